@@ -1,0 +1,72 @@
+// SPDX-License-Identifier: Apache-2.0
+// The seam between the runtime (libascendcl) and the libraries built on it (libopapi, libhccl, ...).
+// Nothing of the CANN ABI is declared here: only what our own libraries ask of the runtime.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "acl/acl.h"
+#include "acl/acl_rt.h"
+
+#define EMU_EXPORT __attribute__((visibility("default")))
+// A function of the CANN C ABI.
+#define EMU_API extern "C" EMU_EXPORT
+
+namespace emu {
+
+enum class TaskKind : uint8_t {
+  kOperator,
+  kCopy,
+  kMemset,
+  kEventRecord,
+  kEventWait,
+  kEventReset,
+  kCallback,
+  kHostFunction,
+  kValueWrite,
+  kValueWait,
+  kGraphReplay,
+  kTaskUpdate,
+  kCollective,
+};
+
+// Bytes that a task touches, named by the address the application holds (not the host alias).
+struct ByteRange {
+  const void* address;
+  size_t bytes;
+  bool is_write;
+};
+
+// One unit of work on a stream. `name` must have static lifetime. A body that throws
+// std::exception puts the stream into the device error 507015 with that text.
+struct Task {
+  const char* name;
+  TaskKind kind;
+  std::function<void()> body;
+  std::vector<ByteRange> accesses;
+};
+
+// Queues `task` on `stream` (null: the current device's default stream), or records it in the
+// graph that is being captured there. Returns an aclError; never blocks on the device.
+EMU_EXPORT aclError submit(aclrtStream stream, Task task);
+
+// Sets the calling thread's recent error message (aclGetRecentErrMsg) and returns `code`.
+EMU_EXPORT aclError fail(aclError code, std::string message);
+
+// Declares the emulated device unusable for good: prints `why` once to stderr, and every later
+// submit and synchronisation in this process fails with it. For faults after which torch_npu
+// would go on with silently wrong results.
+EMU_EXPORT void poison(const std::string& why);
+
+// The readable and writable alias of a device address. In guard mode the address that the
+// application holds is PROT_NONE; in any other case, and for host memory, it is `address` itself.
+EMU_EXPORT void* host_alias(const void* address);
+
+// Device index of a stream (null: the calling thread's current device).
+EMU_EXPORT int device_of(aclrtStream stream);
+
+}  // namespace emu
