@@ -1,0 +1,211 @@
+# SPDX-License-Identifier: Apache-2.0
+"""vLLM attention backend on npu_fused_infer_attention_score (FIA) with a paged KV cache.
+
+K and V are two contiguous caches [num_blocks, block_size, num_kv_heads * head_size]: core is asked
+for two "head slots" per page whose content is a token's whole K (or V) row, and for the layout
+that puts the slot before the block (LHBNC), so core's own allocator yields them without a copy.
+Host lengths come from the sequence-length authority only; no length is read from the device here.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import ClassVar
+
+import torch
+import torch_npu
+from vllm.utils.torch_utils import get_dtype_size
+from vllm.v1.attention.backend import (
+    AttentionBackend,
+    AttentionCGSupport,
+    AttentionImpl,
+    AttentionLayer,
+    AttentionMetadataBuilder,
+    AttentionType,
+    CommonAttentionMetadata,
+    MultipleOf,
+)
+from vllm.v1.kv_cache_interface import AttentionSpec
+from vllm.v1.kv_cache_layout import KVCacheLayout
+
+from vllm_ascend_mrv2.attention.plan import FiaPlan, make_fia_plan
+from vllm_ascend_mrv2.runner.seq_lens import HostSeqLens
+
+# FIA: the block size of a paged KV cache is a multiple of 16 (CANN operator documentation).
+FIA_BLOCK_SIZE_MULTIPLE = 16
+# FIA sparse_mode 3 (causal, aligned to the last key) takes a fixed upper-triangular mask of this size.
+FIA_COMPRESSED_MASK_SIZE = 2048
+FIA_SPARSE_CAUSAL = 3
+
+
+class AscendAttentionBackend(AttentionBackend):
+    """FIA over contiguous paged K and V caches."""
+
+    supported_dtypes: ClassVar[list[torch.dtype]] = [
+        torch.float16,
+        torch.bfloat16,
+        torch.float32,
+    ]
+    supported_kv_cache_dtypes: ClassVar[list[str]] = ["auto", "float16", "bfloat16"]
+    forward_includes_kv_cache_update = True
+
+    @staticmethod
+    def get_name() -> str:
+        return "CUSTOM"
+
+    @staticmethod
+    def get_impl_cls() -> type[AscendAttentionImpl]:
+        return AscendAttentionImpl
+
+    @staticmethod
+    def get_builder_cls() -> type[AscendAttentionMetadataBuilder]:
+        return AscendAttentionMetadataBuilder
+
+    @staticmethod
+    def get_supported_kernel_block_sizes(kv_cache_spec=None) -> list[int | MultipleOf]:
+        return [MultipleOf(FIA_BLOCK_SIZE_MULTIPLE)]
+
+    @classmethod
+    def supported_kv_cache_layouts(cls) -> tuple[KVCacheLayout, ...]:
+        return (KVCacheLayout.LHBNC,)
+
+    @classmethod
+    def customize_spec(cls, spec: AttentionSpec) -> AttentionSpec:
+        if spec.state_content_bytes is not None:
+            return spec
+        if spec.head_size_v != spec.head_size:
+            raise ValueError(
+                f"K heads of {spec.head_size} and V heads of {spec.head_size_v} elements: this "
+                "backend needs equal sizes. Use a model with equal K and V head sizes."
+            )
+        return replace(
+            spec,
+            num_head_slots=2,
+            state_content_bytes=spec.num_kv_heads * spec.head_size * get_dtype_size(spec.dtype),
+        )
+
+
+class AscendAttentionMetadataBuilder(AttentionMetadataBuilder[FiaPlan]):
+    """Builds the checked FIA plan of a step for one KV cache group."""
+
+    _cudagraph_support = AttentionCGSupport.NEVER
+
+    def __init__(self, kv_cache_spec, layer_names, vllm_config, device) -> None:
+        super().__init__(kv_cache_spec, layer_names, vllm_config, device)
+        # Given by the runner after the KV cache was set up.
+        self.host_seq_lens = HostSeqLens()
+
+    def build(
+        self,
+        common_prefix_len: int,
+        common_attn_metadata: CommonAttentionMetadata,
+        fast_build: bool = False,
+    ) -> FiaPlan:
+        batch = common_attn_metadata
+        return make_fia_plan(
+            query_start_loc=batch.query_start_loc_cpu[: batch.num_reqs + 1].numpy(),
+            kv_lens=self.host_seq_lens.require(batch.num_reqs),
+            num_tokens=batch.num_actual_tokens,
+            block_table=batch.block_table_tensor,
+            slot_mapping=batch.slot_mapping,
+            block_size=self.kv_cache_spec.block_size,
+            max_model_len=self.vllm_config.model_config.max_model_len,
+        )
+
+
+class AscendAttentionImpl(AttentionImpl[FiaPlan]):
+    """One attention layer: writes its K and V to the cache, then runs FIA over it."""
+
+    def __init__(
+        self,
+        num_heads: int,
+        head_size: int,
+        scale: float,
+        num_kv_heads: int | None = None,
+        alibi_slopes: list[float] | None = None,
+        sliding_window: int | None = None,
+        kv_cache_dtype: str = "auto",
+        logits_soft_cap: float | None = None,
+        attn_type: str = AttentionType.DECODER,
+        kv_sharing_target_layer_name: str | None = None,
+    ) -> None:
+        unsupported = {
+            "ALiBi slopes": alibi_slopes is not None,
+            f"a sliding window of {sliding_window}": sliding_window is not None,
+            f"a logits soft cap of {logits_soft_cap}": bool(logits_soft_cap),
+            f"attention type {attn_type}": attn_type != AttentionType.DECODER,
+            "KV sharing between layers": kv_sharing_target_layer_name is not None,
+        }
+        if asked := [what for what, is_asked in unsupported.items() if is_asked]:
+            raise ValueError(
+                f"the Ascend attention backend does not support {' and '.join(asked)}, which this "
+                "model asks for. Serve another model, or follow the roadmap."
+            )
+        self.num_heads = num_heads
+        self.head_size = head_size
+        self.scale = float(scale)
+        self.num_kv_heads = num_kv_heads or num_heads
+        self.kv_cache_dtype = kv_cache_dtype
+
+    def forward(
+        self,
+        layer: AttentionLayer,
+        query: torch.Tensor,
+        key: torch.Tensor,
+        value: torch.Tensor,
+        kv_cache: torch.Tensor,
+        attn_metadata: FiaPlan | None,
+        output: torch.Tensor,
+        output_scale: torch.Tensor | None = None,
+        output_block_scale: torch.Tensor | None = None,
+    ) -> torch.Tensor:
+        """Attend and return `output`.
+
+        query [T', num_heads, head_size], key and value [T', num_kv_heads, head_size] with
+        T' >= plan.num_tokens (padding is not read); kv_cache [num_blocks, 2, block_size,
+        num_kv_heads * head_size]; output [T', num_heads, head_size], written up to T.
+        """
+        plan = attn_metadata
+        if plan is None:  # memory profiling: there is no KV cache yet
+            return output.fill_(0)
+        key_cache, value_cache = kv_cache.unbind(1)
+        tokens = plan.num_tokens
+        heads = (*key_cache.shape[:2], self.num_kv_heads, self.head_size)
+        torch_npu.npu_scatter_pa_kv_cache(
+            key[:tokens],
+            value[:tokens],
+            key_cache.view(heads),
+            value_cache.view(heads),
+            plan.slot_mapping[:tokens],
+            cache_mode="Norm",
+        )
+        attended, _ = torch_npu.npu_fused_infer_attention_score(
+            query[:tokens],
+            key_cache,
+            value_cache,
+            actual_seq_lengths=plan.query_ends,
+            actual_seq_lengths_kv=plan.kv_lens,
+            block_table=plan.block_table,
+            block_size=plan.block_size,
+            input_layout="TND",
+            num_heads=self.num_heads,
+            num_key_value_heads=self.num_kv_heads,
+            scale=self.scale,
+            sparse_mode=FIA_SPARSE_CAUSAL,
+            atten_mask=_compressed_causal_mask(query.device),
+        )
+        output[:tokens].copy_(attended)
+        return output
+
+
+_masks: dict[torch.device, torch.Tensor] = {}
+
+
+def _compressed_causal_mask(device: torch.device) -> torch.Tensor:
+    """FIA's fixed causal mask, [2048, 2048] int8 on `device`, made once per device."""
+    mask = _masks.get(device)
+    if mask is None:
+        size = FIA_COMPRESSED_MASK_SIZE
+        mask = torch.ones(size, size, dtype=torch.int8).triu_(1).to(device)
+        _masks[device] = mask
+    return mask

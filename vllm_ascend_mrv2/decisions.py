@@ -1,0 +1,134 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The start-up record: what was decided, and why, as data, a table and JSON.
+
+Collects from a finished VllmConfig; decides nothing itself.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import io
+import json
+import os
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import torch
+from rich.console import Console
+from rich.table import Table
+
+from vllm_ascend_mrv2 import envs
+from vllm_ascend_mrv2.support import GRAPHS_WHY
+
+PINNING_WHY_NOT = (
+    "asynchronous copies from pinned memory are not proven on CANN (they hung or read the next "
+    "batch's data under graph replay and data-parallel attention)"
+)
+PINNING_CONDITION = (
+    "turn it on by default once `doctor --device` shows, on the card and CANN version in use, that "
+    "pinned H2D copies are ordered and the host allocator waits for them before reuse"
+)
+
+
+@dataclass(frozen=True)
+class Decision:
+    """One answer of the platform: topic, what was chosen, why."""
+
+    topic: str
+    choice: str
+    reason: str
+
+
+def pin_memory_decision() -> Decision:
+    """Whether host memory may be pinned; the platform's answer is this decision's choice."""
+    if envs.PIN_MEMORY.read() == "1":
+        return Decision("pinned memory", "on", f"{envs.PIN_MEMORY.name}=1 (debug), unproven")
+    return Decision("pinned memory", "off", PINNING_WHY_NOT)
+
+
+def seq_lens_decision() -> Decision:
+    """What the sequence-length authority starts from."""
+    if envs.SEQ_LENS.read() == "device":
+        return Decision("sequence lengths", "device", f"{envs.SEQ_LENS.name}=device (debug)")
+    return Decision(
+        "sequence lengths",
+        "scheduler, per step",
+        "taken from the CPU mirror where each request provably advances as scheduled, else read "
+        "from the device",
+    )
+
+
+def device_decision() -> Decision:
+    """Which device library is loaded, and whether it is an emulation."""
+    library = _loaded_library("libascendcl.so")
+    if library is None:
+        return Decision("device", "not loaded", "no process has initialised the device yet")
+    emulated = hasattr(ctypes.CDLL(str(library)), "emu_version")
+    name = torch.npu.get_device_name(0)
+    choice = f"{name}, emulated" if emulated else name
+    return Decision("device", choice, f"libascendcl from {library.parent}")
+
+
+def _loaded_library(name: str) -> Path | None:
+    for line in Path("/proc/self/maps").read_text().splitlines():
+        path = line.rpartition(" ")[2]
+        if os.path.basename(path).startswith(name):
+            return Path(path)
+    return None
+
+
+def collect(config: Any) -> list[Decision]:
+    """The record of a finished VllmConfig."""
+    from vllm_ascend_mrv2 import kernels, layers
+
+    scheduler = config.scheduler_config
+    return [
+        Decision(
+            "versions",
+            f"vllm {version('vllm')}, torch {torch.__version__}, torch_npu {version('torch-npu')}",
+            "a verified set",
+        ),
+        device_decision(),
+        Decision("model runner", "V2", "the only runner of this plugin"),
+        Decision("graphs", "none (eager)", GRAPHS_WHY),
+        Decision("torch.compile", "off", "not verified on this device"),
+        Decision(
+            "async scheduling",
+            "on" if scheduler.async_scheduling else "off",
+            "core's choice; results are awaited by the output side",
+        ),
+        seq_lens_decision(),
+        pin_memory_decision(),
+        Decision(
+            "attention",
+            "npu_fused_infer_attention_score (TND, paged)",
+            "lengths are checked on the host every step",
+        ),
+        Decision(
+            "KV cache",
+            f"block size {config.cache_config.block_size}, contiguous K and V",
+            "FIA takes multiples of 16",
+        ),
+        Decision("kernels", kernels.SUMMARY, "core's Triton kernels do not run on this device"),
+        Decision("layers", layers.SUMMARY, "fused operators of torch_npu"),
+    ]
+
+
+def as_json(decisions: Sequence[Decision]) -> str:
+    """A JSON list of {topic, choice, reason}."""
+    return json.dumps([asdict(decision) for decision in decisions], indent=2)
+
+
+def as_table(decisions: Sequence[Decision], width: int = 140) -> str:
+    """A table for the log, plain text."""
+    table = Table(title="vllm-ascend-mrv2: what was decided, and why", title_justify="left")
+    for column in ("topic", "choice", "reason"):
+        table.add_column(column, overflow="fold")
+    for decision in decisions:
+        table.add_row(decision.topic, decision.choice, decision.reason)
+    console = Console(file=io.StringIO(), width=width, color_system=None)
+    console.print(table)
+    return console.file.getvalue()  # type: ignore[attr-defined]

@@ -1,0 +1,67 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Every environment switch of the plugin, in one table.
+
+No other module reads `os.environ` for a switch of ours. The README's table is generated from
+here by a test's comparison, so a switch that is not described cannot be added.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+PREFIX = "VLLM_ASCEND_MRV2_"
+
+
+class SwitchError(ValueError):
+    """A switch has a value that it does not know."""
+
+
+@dataclass(frozen=True)
+class Switch:
+    """One environment variable: its name, default, allowed values (empty: any) and meaning."""
+
+    name: str
+    default: str
+    values: tuple[str, ...]
+    meaning: str
+
+    def read(self, environ: Mapping[str, str] | None = None) -> str:
+        """Return the switch's value. Raises SwitchError for a value outside `values`."""
+        value = (os.environ if environ is None else environ).get(self.name, self.default)
+        if self.values and value not in self.values:
+            raise SwitchError(
+                f"{self.name}={value!r} is not known; it takes {' or '.join(self.values)} "
+                f"(default {self.default}). Unset it or correct it."
+            )
+        return value
+
+
+PIN_MEMORY = Switch(
+    PREFIX + "PIN_MEMORY",
+    "0",
+    ("0", "1"),
+    "Debug only. 1 reports pinned host memory as available; unproven on CANN, see the README.",
+)
+SEQ_LENS = Switch(
+    PREFIX + "SEQ_LENS",
+    "auto",
+    ("auto", "device"),
+    "Debug only. `device` reads sequence lengths back from the device on every step.",
+)
+CACHE = Switch(
+    PREFIX + "CACHE",
+    "",
+    (),
+    "Folder for what the command line builds (default: ~/.cache/vllm-ascend-mrv2).",
+)
+
+SWITCHES: tuple[Switch, ...] = (PIN_MEMORY, SEQ_LENS, CACHE)
+
+
+def unknown_switches(environ: Mapping[str, str] | None = None) -> list[str]:
+    """Names in the environment that carry our prefix and that no switch of ours has."""
+    known = {switch.name for switch in SWITCHES}
+    names = os.environ if environ is None else environ
+    return sorted(name for name in names if name.startswith(PREFIX) and name not in known)

@@ -1,0 +1,213 @@
+# SPDX-License-Identifier: Apache-2.0
+"""NPUPlatform: every answer that vLLM asks a platform for.
+
+An answer that needs more than a line of thought is made elsewhere (support.py refuses,
+decisions.py records, kernels/ and layers/ replace) and only given here.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import torch
+import torch_npu  # noqa: F401  (torch.device("npu") must exist in every process)
+from vllm.logger import init_logger
+from vllm.platforms.interface import Platform, PlatformEnum
+
+from vllm_ascend_mrv2 import envs
+from vllm_ascend_mrv2.compat import device_argument, pins, triton_gate
+
+if TYPE_CHECKING:
+    from argparse import ArgumentParser
+
+    from vllm.config import VllmConfig
+
+logger = init_logger(__name__)
+
+DEFAULT_BLOCK_SIZE = 128  # tokens; the size Ascend's paged attention is documented with
+
+
+class NPUPlatform(Platform):
+    """Huawei Ascend NPUs behind torch_npu. Fails closed: see support.py and decisions.py."""
+
+    _enum = PlatformEnum.OOT
+    device_name = "npu"
+    device_type = "npu"
+    dispatch_key = "PrivateUse1"
+    ray_device_key = "NPU"
+    dist_backend = "hccl"
+    device_control_env_var = "ASCEND_RT_VISIBLE_DEVICES"
+    ray_noset_device_env_vars: ClassVar[list[str]] = [
+        "RAY_EXPERIMENTAL_NOSET_ASCEND_RT_VISIBLE_DEVICES"
+    ]
+    simple_compile_backend = "eager"
+
+    # -- memory -------------------------------------------------------------------------------
+
+    @classmethod
+    def is_pin_memory_available(cls, *args: Any, **kwargs: Any) -> bool:
+        from vllm_ascend_mrv2.decisions import pin_memory_decision
+
+        return pin_memory_decision().choice == "on"
+
+    @classmethod
+    def get_device_total_memory(cls, device_id: int = 0) -> int:
+        return int(torch.npu.get_device_properties(device_id).total_memory)
+
+    @classmethod
+    def get_current_memory_usage(cls, device: torch.types.Device | None = None) -> float:
+        return float(torch.npu.memory_allocated(device))
+
+    # -- devices ------------------------------------------------------------------------------
+
+    @classmethod
+    def get_device_name(cls, device_id: int = 0) -> str:
+        return str(torch.npu.get_device_name(device_id))
+
+    @classmethod
+    def get_device_uuid(cls, device_id: int = 0) -> str:
+        return str(cls.device_id_to_physical_device_id(device_id))
+
+    @classmethod
+    def get_device_capability(cls, device_id: int = 0) -> None:
+        return None  # a CUDA notion; core's gates on it must stay closed
+
+    @classmethod
+    def num_compute_units(cls, device_id: int = 0) -> int:
+        return int(torch.npu.get_device_properties(device_id).cube_core_num)
+
+    @classmethod
+    def set_device(cls, device: torch.device) -> None:
+        torch.npu.set_device(device)
+
+    @classmethod
+    def current_stream(cls) -> torch.npu.Stream:
+        return torch.npu.current_stream()
+
+    @classmethod
+    def manual_seed_all(cls, seed: int) -> None:
+        torch.npu.manual_seed_all(seed)
+
+    @classmethod
+    def check_if_supports_dtype(cls, dtype: torch.dtype) -> None:
+        from vllm_ascend_mrv2.support import SUPPORTED_DTYPES
+
+        if dtype not in SUPPORTED_DTYPES:
+            names = ", ".join(str(known).removeprefix("torch.") for known in SUPPORTED_DTYPES)
+            raise ValueError(f"dtype {dtype} is not supported on this device; use one of {names}.")
+
+    # -- hooks of core ------------------------------------------------------------------------
+
+    @classmethod
+    def import_kernels(cls) -> None:
+        """Core's compiled kernels are CUDA's; none is loaded here."""
+
+    @classmethod
+    def import_ir_kernels(cls) -> None:
+        """Core's IR operators run by their native (torch) implementation only."""
+
+    @classmethod
+    def register_triton_kernel_overrides(cls) -> None:
+        from vllm_ascend_mrv2.compat import runner_names, torch_cuda
+
+        triton_gate.open_worker_gate()
+        torch_cuda.install()
+        from vllm_ascend_mrv2 import kernels, layers
+        from vllm_ascend_mrv2.runner.output import AscendAsyncOutput
+
+        kernels.register()
+        layers.register()
+        runner_names.install({"AsyncOutput": AscendAsyncOutput})
+
+    @classmethod
+    def get_attn_backend_cls(
+        cls, selected_backend: Any, attn_selector_config: Any, num_heads: int | None = None
+    ) -> str:
+        from vllm_ascend_mrv2.attention.backend import AscendAttentionBackend
+
+        if selected_backend is not None and selected_backend.name != "CUSTOM":
+            raise ValueError(
+                f"attention backend {selected_backend.name} does not run on this device; leave "
+                "--attention-backend unset."
+            )
+        reasons = AscendAttentionBackend.validate_configuration(
+            device_capability=None, **attn_selector_config._asdict()
+        )
+        if reasons:
+            raise ValueError(
+                f"the Ascend attention backend cannot serve this model: {', '.join(reasons)}. "
+                "The README's support table says what it can."
+            )
+        return f"{AscendAttentionBackend.__module__}.{AscendAttentionBackend.__qualname__}"
+
+    # -- configuration ------------------------------------------------------------------------
+
+    @classmethod
+    def pre_register_and_update(cls, parser: ArgumentParser | None = None) -> None:
+        triton_gate.open_gate()
+        device_argument.wrap_engine_args(cls.device_type)
+        if parser is not None:
+            device_argument.add_device_argument(parser, cls.device_type)
+
+    @classmethod
+    def apply_config_platform_defaults(cls, vllm_config: VllmConfig) -> None:
+        """Refuse graph and compile modes that were asked for, and set ours before core's."""
+        from vllm.config import CompilationMode, CUDAGraphMode
+
+        from vllm_ascend_mrv2 import support
+
+        triton_gate.open_gate()
+        compilation = vllm_config.compilation_config
+        support.refuse(support.graph_requests(compilation))
+        compilation.mode = CompilationMode.NONE
+        compilation.cudagraph_mode = CUDAGraphMode.NONE
+
+    @classmethod
+    def check_and_update_config(cls, vllm_config: VllmConfig) -> None:
+        """Refuse what is not supported, fill what core left to the platform, log the record."""
+        from vllm_ascend_mrv2 import decisions, support
+
+        support.refuse(pins.version_problems())
+        support.refuse(support.refusals_for(vllm_config))
+        # Nothing here is compiled just in time, and core's warm-up runs kernels of other devices.
+        vllm_config.kernel_config.enable_jit_warmup = False
+        parallel = vllm_config.parallel_config
+        if parallel.worker_cls == "auto":
+            parallel.worker_cls = "vllm_ascend_mrv2.worker.NPUWorker"
+        cache = vllm_config.cache_config
+        if cache is not None and not cache.user_specified_block_size:
+            cache.block_size = DEFAULT_BLOCK_SIZE
+        # A forked child cannot use a device its parent initialised.
+        os.environ.setdefault("VLLM_WORKER_MULTIPROC_METHOD", "spawn")
+        if vllm_config.model_config is not None:
+            logger.info("\n%s", decisions.as_table(decisions.collect(vllm_config)))
+
+    @classmethod
+    def validate_environ(cls, hard_fail: bool) -> None:
+        """Core's check, without our own switches; ours are checked name by name and value."""
+        for switch in envs.SWITCHES:
+            switch.read()
+        if unknown := envs.unknown_switches():
+            raise envs.SwitchError(
+                f"unknown switches {', '.join(unknown)}; known are "
+                f"{', '.join(switch.name for switch in envs.SWITCHES)}. Correct or unset them."
+            )
+        ours = {name: os.environ.pop(name) for name in list(os.environ) if name in _SWITCH_NAMES}
+        try:
+            super().validate_environ(hard_fail)
+        finally:
+            os.environ.update(ours)
+
+    @classmethod
+    def validate_request(cls, processed_inputs: Any, params: Any) -> None:
+        """Refuse a request whose sampling asks for a kernel that is not replaced."""
+        from vllm.sampling_params import SamplingParams
+
+        from vllm_ascend_mrv2 import kernels
+
+        if isinstance(params, SamplingParams) and (reason := kernels.unsupported_sampling(params)):
+            raise ValueError(reason)
+
+
+_SWITCH_NAMES = frozenset(switch.name for switch in envs.SWITCHES)

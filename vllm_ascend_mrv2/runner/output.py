@@ -1,0 +1,97 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Results of a step, fetched where they are awaited.
+
+Core starts its device-to-host copies on the thread that prepares the next step, with
+`non_blocking=True`, for which torch_npu allocates pinned memory whatever the platform says. Here
+that thread only records an event; the thread that calls `get_output` waits for it on the copy
+stream and copies into pageable memory. Nothing here may run on the compute stream.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import vllm.envs as envs
+from vllm.v1.outputs import AsyncModelRunnerOutput, LogprobsTensors, ModelRunnerOutput
+from vllm.v1.worker.gpu.sample.output import SamplerOutput
+from vllm.v1.worker.utils import raise_if_nan_logits
+
+
+class AscendAsyncOutput(AsyncModelRunnerOutput):
+    """Takes the place of core's AsyncOutput, with the same constructor.
+
+    Holds the step's device tensors until `get_output` has copied them, so that their memory is
+    not reused on the compute stream before.
+    """
+
+    def __init__(
+        self,
+        model_runner_output: ModelRunnerOutput,
+        sampler_output: SamplerOutput,
+        num_sampled_tokens: torch.Tensor,
+        main_stream: torch.npu.Stream,
+        copy_stream: torch.npu.Stream,
+        check_ep_fault: bool,
+        pending_aux_output: Any | None,
+    ) -> None:
+        if check_ep_fault or pending_aux_output is not None:
+            raise NotImplementedError(
+                "expert-parallel fault checks and the auxiliary output connector are not "
+                "supported on this platform; start without them."
+            )
+        self._output = model_runner_output
+        self._sampler_output = sampler_output
+        self._num_sampled_tokens = num_sampled_tokens
+        self._copy_stream = copy_stream
+        self._ready = torch.npu.Event()
+        self._ready.record(main_stream)
+
+    def get_output(self) -> ModelRunnerOutput:
+        """Wait for this step alone, copy its results and return them."""
+        output, sampled = self._output, self._sampler_output
+        device = self._num_sampled_tokens.device
+        with torch.npu.device(device), torch.npu.stream(self._copy_stream):
+            self._copy_stream.wait_event(self._ready)
+            token_ids: list[list[int]] = _host(sampled.sampled_token_ids).tolist()
+            num_sampled = _host(self._num_sampled_tokens).numpy()
+            logprobs = _host_logprobs(sampled.logprobs_tensors)
+            num_nans = None if sampled.num_nans is None else _host(sampled.num_nans)
+            masks = sampled.sampling_mask_tensors
+            if masks is not None:
+                masks = masks._replace(
+                    token_ids=_host(masks.token_ids),
+                    packed_mask=_host(masks.packed_mask),
+                    counts=_host(masks.counts),
+                )
+            output.prompt_logprobs_dict = {
+                req_id: _host_logprobs(tensors)
+                for req_id, tensors in output.prompt_logprobs_dict.items()
+            }
+            output.prompt_token_id_logprobs_dict = {
+                req_id: _host(tensor)
+                for req_id, tensor in output.prompt_token_id_logprobs_dict.items()
+            }
+        for ids, count in zip(token_ids, num_sampled.tolist(), strict=True):
+            del ids[count:]
+        output.sampled_token_ids = token_ids
+        if masks is not None:
+            output.sampling_masks = masks.tolists(num_sampled)
+        if num_nans is not None:
+            output.num_nans_in_logits = dict(zip(output.req_ids, num_nans.tolist(), strict=False))
+            if envs.VLLM_RAISE_ON_LOGIT_NANS:
+                raise_if_nan_logits(output.num_nans_in_logits)
+        if logprobs is not None:
+            output.logprobs = logprobs.tolists()
+        return output
+
+
+def _host(tensor: torch.Tensor) -> torch.Tensor:
+    """A pageable host copy, complete when this returns."""
+    return tensor.to("cpu")
+
+
+def _host_logprobs(tensors: LogprobsTensors | None) -> LogprobsTensors | None:
+    if tensors is None:
+        return None
+    return type(tensors)(*(_host(x) if isinstance(x, torch.Tensor) else x for x in tensors))

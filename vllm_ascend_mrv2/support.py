@@ -1,0 +1,279 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a start-up may ask for: one row per feature of vLLM that this plugin refuses.
+
+A row finds out whether the feature was asked for and says why it is refused and what to do. The
+README's support table is compared with these rows by a test. Nothing here changes a configuration.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+SUPPORTED_DTYPES = (torch.bfloat16, torch.float16, torch.float32)
+
+
+class UnsupportedConfig(ValueError):
+    """The start-up asked for something that this plugin refuses."""
+
+
+@dataclass(frozen=True)
+class Refusal:
+    """One feature that is refused.
+
+    asked: VllmConfig -> what was asked for, in the user's terms, or None.
+    """
+
+    feature: str
+    asked: Callable[[Any], str | None]
+    why: str
+    instead: str
+
+
+def _path(config: Any, path: str, default: Any = None) -> Any:
+    for name in path.split("."):
+        config = getattr(config, name, None)
+        if config is None:
+            return default
+    return config
+
+
+def _more_than_one(path: str, option: str) -> Callable[[Any], str | None]:
+    def asked(config: Any) -> str | None:
+        count = _path(config, path, 1)
+        return f"{option}={count}" if count > 1 else None
+
+    return asked
+
+
+def _given(path: str, what: str) -> Callable[[Any], str | None]:
+    return lambda config: what if _path(config, path) else None
+
+
+def _v1_runner(config: Any) -> str | None:
+    if os.environ.get("VLLM_USE_V2_MODEL_RUNNER") == "0":
+        return "VLLM_USE_V2_MODEL_RUNNER=0"
+    return None if config.use_v2_model_runner else "a model or feature that core runs on V1 only"
+
+
+def _task_queue(config: Any) -> str | None:
+    return "TASK_QUEUE_ENABLE=2" if os.environ.get("TASK_QUEUE_ENABLE") == "2" else None
+
+
+def _speculation(config: Any) -> str | None:
+    method = _path(config, "speculative_config.method")
+    return f"speculative decoding ({method})" if method else None
+
+
+def _quantization(config: Any) -> str | None:
+    method = _path(config, "model_config.quantization")
+    return f"quantization={method}" if method else None
+
+
+def _kv_cache_dtype(config: Any) -> str | None:
+    dtype = _path(config, "cache_config.cache_dtype", "auto")
+    return None if dtype in ("auto", "float16", "bfloat16") else f"kv_cache_dtype={dtype}"
+
+
+def _pooling(config: Any) -> str | None:
+    return "a pooling model" if _path(config, "model_config.runner_type") == "pooling" else None
+
+
+def _encoder(config: Any) -> str | None:
+    if _path(config, "model_config.is_encoder_decoder"):
+        return "an encoder-decoder model"
+    return "a multimodal model" if _path(config, "model_config.is_multimodal_model") else None
+
+
+def _architecture(config: Any) -> str | None:
+    for attribute, what in (
+        ("is_moe", "a mixture-of-experts model"),
+        ("use_mla", "a model with latent attention (MLA)"),
+        ("is_hybrid", "a hybrid (attention and state-space) model"),
+        ("is_attention_free", "an attention-free model"),
+        ("is_diffusion", "a diffusion language model"),
+    ):
+        if _path(config, f"model_config.{attribute}"):
+            return what
+    return None
+
+
+def _executor(config: Any) -> str | None:
+    backend = _path(config, "parallel_config.distributed_executor_backend")
+    return f"distributed_executor_backend={backend}" if backend in ("ray",) else None
+
+
+_ONE_DEVICE = "several devices need HCCL collectives that are not verified yet"
+_USE_ONE = "serve on one device; several are planned (see ROADMAP.md)"
+
+REFUSALS: tuple[Refusal, ...] = (
+    Refusal(
+        "Model Runner V1",
+        _v1_runner,
+        "this plugin is built around Model Runner V2 only",
+        "unset VLLM_USE_V2_MODEL_RUNNER or set it to 1",
+    ),
+    Refusal(
+        "TASK_QUEUE_ENABLE=2",
+        _task_queue,
+        "torch_npu then checks an operator's arguments on its queue thread, after which a failed "
+        "check goes unnoticed and later results are wrong",
+        "set TASK_QUEUE_ENABLE to 1 or 0",
+    ),
+    Refusal(
+        "speculative decoding",
+        _speculation,
+        "rejected drafts make host sequence lengths wrong, and its exact path is not built yet",
+        "start without --speculative-config",
+    ),
+    Refusal(
+        "LoRA",
+        _given("lora_config", "LoRA adapters"),
+        "the adapter kernels are not replaced yet",
+        "start without --enable-lora, or merge the adapter into the model",
+    ),
+    Refusal(
+        "pipeline parallelism",
+        _more_than_one("parallel_config.pipeline_parallel_size", "pipeline_parallel_size"),
+        _ONE_DEVICE,
+        _USE_ONE,
+    ),
+    Refusal(
+        "tensor parallelism",
+        _more_than_one("parallel_config.tensor_parallel_size", "tensor_parallel_size"),
+        _ONE_DEVICE,
+        _USE_ONE,
+    ),
+    Refusal(
+        "data parallelism",
+        _more_than_one("parallel_config.data_parallel_size", "data_parallel_size"),
+        _ONE_DEVICE,
+        _USE_ONE,
+    ),
+    Refusal(
+        "decode context parallelism",
+        _more_than_one(
+            "parallel_config.decode_context_parallel_size", "decode_context_parallel_size"
+        ),
+        _ONE_DEVICE,
+        _USE_ONE,
+    ),
+    Refusal(
+        "prefill context parallelism",
+        _more_than_one(
+            "parallel_config.prefill_context_parallel_size", "prefill_context_parallel_size"
+        ),
+        _ONE_DEVICE,
+        _USE_ONE,
+    ),
+    Refusal("Ray executor", _executor, _ONE_DEVICE, "use the default executor"),
+    Refusal(
+        "quantization",
+        _quantization,
+        "no quantized operator has been verified",
+        "serve an unquantized checkpoint",
+    ),
+    Refusal(
+        "quantized KV cache",
+        _kv_cache_dtype,
+        "no quantized KV cache has been verified",
+        "use --kv-cache-dtype auto",
+    ),
+    Refusal(
+        "pooling models",
+        _pooling,
+        "MRV2's pooling path is not verified on this device",
+        "serve a generative model",
+    ),
+    Refusal(
+        "encoder and multimodal models",
+        _encoder,
+        "encoder attention and multimodal inputs are not built",
+        "serve a decoder-only text model",
+    ),
+    Refusal(
+        "MoE, MLA, hybrid, attention-free and diffusion models",
+        _architecture,
+        "its kernels are not replaced yet",
+        "serve a dense decoder-only model",
+    ),
+    Refusal(
+        "dual batch overlap",
+        _given("parallel_config.enable_dbo", "dual batch overlap"),
+        "microbatches are not verified on this device",
+        "start without --enable-dbo",
+    ),
+    Refusal(
+        "KV transfer",
+        _given("kv_transfer_config", "a KV connector"),
+        "no connector has been verified on this device's memory",
+        "start without --kv-transfer-config",
+    ),
+    Refusal(
+        "encoder-cache transfer",
+        _given("ec_transfer_config", "an encoder-cache connector"),
+        "no connector has been verified on this device's memory",
+        "start without --ec-transfer-config",
+    ),
+    Refusal(
+        "shared-memory tensor arena",
+        _given("parallel_config.enable_shm_tensor_arena", "the shared-memory tensor arena"),
+        "it hands out views of shared memory that may be reused while a copy still reads them",
+        "start without --enable-shm-tensor-arena",
+    ),
+    Refusal(
+        "prompt embeddings",
+        _given("model_config.enable_prompt_embeds", "prompt embeddings"),
+        "their kernel is not verified yet",
+        "start without --enable-prompt-embeds",
+    ),
+    Refusal(
+        "watermarking",
+        _given("watermark_config", "watermarking"),
+        "its kernel is not replaced yet",
+        "start without a watermark configuration",
+    ),
+    Refusal(
+        "sleep mode",
+        _given("model_config.enable_sleep_mode", "sleep mode"),
+        "no allocator of this platform can give memory back and restore it",
+        "start without --enable-sleep-mode",
+    ),
+)
+
+GRAPHS_WHY = "ACL graphs are not built yet"
+GRAPHS_INSTEAD = "leave cudagraph_mode unset or set it to NONE"
+
+
+def refusals_for(config: Any, rows: Iterable[Refusal] = REFUSALS) -> list[str]:
+    """One line per refused feature that `config` (a VllmConfig) asks for."""
+    return [
+        f"{asked}: {row.why}; {row.instead}"
+        for row in rows
+        if (asked := row.asked(config)) is not None
+    ]
+
+
+def refuse(lines: list[str]) -> None:
+    """Raise UnsupportedConfig with the lines, if there are any."""
+    if lines:
+        raise UnsupportedConfig("vllm-ascend-mrv2 refuses to start. " + " | ".join(lines) + ".")
+
+
+def graph_requests(compilation_config: Any) -> list[str]:
+    """Refusals of graph and compile modes that the user set (None: left to the platform)."""
+    lines = []
+    mode = compilation_config.cudagraph_mode
+    if mode is not None and mode.name != "NONE":
+        lines.append(f"cudagraph_mode={mode.name}: {GRAPHS_WHY}; {GRAPHS_INSTEAD}")
+    compile_mode = compilation_config.mode
+    if compile_mode is not None and compile_mode.name != "NONE":
+        lines.append(
+            f"compilation mode {compile_mode.name}: torch.compile is not verified on this device; "
+            "leave the compilation mode unset or set it to 0"
+        )
+    return lines

@@ -1,0 +1,64 @@
+# SPDX-License-Identifier: Apache-2.0
+"""NPUWorker: brings a device up and gives core's worker the Ascend runner.
+
+Device bring-up only; what happens in a step belongs to runner/.
+"""
+
+from __future__ import annotations
+
+import gc
+from contextlib import AbstractContextManager, nullcontext
+
+import torch
+from vllm.model_executor.model_loader import get_model_loader
+from vllm.platforms import current_platform
+from vllm.utils.mem_utils import MemorySnapshot
+from vllm.utils.torch_utils import set_random_seed
+from vllm.v1.worker.gpu_worker import Worker, init_worker_distributed_environment
+from vllm.v1.worker.utils import request_memory
+
+from vllm_ascend_mrv2.runner.model_runner import AscendModelRunner
+
+
+class NPUWorker(Worker):
+    """One process per NPU. Core's worker, but for the CUDA assumptions of its bring-up."""
+
+    def init_device(self) -> None:
+        """Claim the device, join the distributed world and take the memory baseline.
+
+        Raises RuntimeError where local_rank names no visible NPU.
+        """
+        visible = torch.npu.device_count()
+        if self.local_rank >= visible:
+            raise RuntimeError(
+                f"worker {self.rank} needs NPU {self.local_rank}, but {visible} are visible. Make "
+                f"more visible with {current_platform.device_control_env_var}, or ask for fewer."
+            )
+        self.device = torch.device(f"npu:{self.local_rank}")
+        torch.npu.set_device(self.device)
+        current_platform.check_if_supports_dtype(self.model_config.dtype)
+        init_worker_distributed_environment(
+            self.vllm_config,
+            self.rank,
+            self.distributed_init_method,
+            self.local_rank,
+            current_platform.dist_backend,
+        )
+        set_random_seed(self.model_config.seed)
+        gc.collect()
+        torch.npu.empty_cache()
+        external_weights_bytes = get_model_loader(self.load_config).get_external_weight_memory(
+            self.vllm_config
+        )
+        self.init_snapshot = MemorySnapshot(device=self.device)
+        self.requested_memory = request_memory(
+            self.init_snapshot, self.cache_config, external_weights_bytes
+        )
+        self._init_workspace_and_model_runner()
+
+    def _make_model_runner(self) -> AscendModelRunner:
+        return AscendModelRunner(self.vllm_config, self.device)
+
+    def _maybe_get_memory_pool_context(self, tag: str) -> AbstractContextManager[None]:
+        # Core's pools serve sleep mode, which this platform refuses at start-up.
+        return nullcontext()
