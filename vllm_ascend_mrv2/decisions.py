@@ -9,7 +9,6 @@ from __future__ import annotations
 import ctypes
 import io
 import json
-import os
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from importlib.metadata import version
@@ -74,17 +73,19 @@ def device_decision() -> Decision:
 
 def _loaded_library(name: str) -> Path | None:
     for line in Path("/proc/self/maps").read_text().splitlines():
-        path = line.rpartition(" ")[2]
-        if os.path.basename(path).startswith(name):
-            return Path(path)
+        path = Path(line.rpartition(" ")[2])
+        if path.name.startswith(name):
+            return path
     return None
 
 
 def collect(config: Any) -> list[Decision]:
     """The record of a finished VllmConfig."""
     from vllm_ascend_mrv2 import kernels, layers
+    from vllm_ascend_mrv2.attention.backend import PREFERRED_BLOCK_SIZE
 
-    scheduler = config.scheduler_config
+    scheduler, cache = config.scheduler_config, config.cache_config
+    block_size = cache.block_size if cache.user_specified_block_size else PREFERRED_BLOCK_SIZE
     return [
         Decision(
             "versions",
@@ -109,7 +110,7 @@ def collect(config: Any) -> list[Decision]:
         ),
         Decision(
             "KV cache",
-            f"block size {config.cache_config.block_size}, contiguous K and V",
+            f"block size {block_size}, contiguous K and V",
             "FIA takes multiples of 16",
         ),
         Decision("kernels", kernels.SUMMARY, "core's Triton kernels do not run on this device"),

@@ -25,8 +25,6 @@ if TYPE_CHECKING:
 
 logger = init_logger(__name__)
 
-DEFAULT_BLOCK_SIZE = 128  # tokens; the size Ascend's paged attention is documented with
-
 
 class NPUPlatform(Platform):
     """Huawei Ascend NPUs behind torch_npu. Fails closed: see support.py and decisions.py."""
@@ -144,8 +142,14 @@ class NPUPlatform(Platform):
     # -- configuration ------------------------------------------------------------------------
 
     @classmethod
-    def pre_register_and_update(cls, parser: ArgumentParser | None = None) -> None:
+    def _choose_model_runner(cls) -> None:
+        """Unset means MRV2, in this process and in those it starts (they decide again)."""
         triton_gate.open_gate()
+        os.environ.setdefault("VLLM_USE_V2_MODEL_RUNNER", "1")
+
+    @classmethod
+    def pre_register_and_update(cls, parser: ArgumentParser | None = None) -> None:
+        cls._choose_model_runner()
         device_argument.wrap_engine_args(cls.device_type)
         if parser is not None:
             device_argument.add_device_argument(parser, cls.device_type)
@@ -157,7 +161,7 @@ class NPUPlatform(Platform):
 
         from vllm_ascend_mrv2 import support
 
-        triton_gate.open_gate()
+        cls._choose_model_runner()
         compilation = vllm_config.compilation_config
         support.refuse(support.graph_requests(compilation))
         compilation.mode = CompilationMode.NONE
@@ -175,9 +179,6 @@ class NPUPlatform(Platform):
         parallel = vllm_config.parallel_config
         if parallel.worker_cls == "auto":
             parallel.worker_cls = "vllm_ascend_mrv2.worker.NPUWorker"
-        cache = vllm_config.cache_config
-        if cache is not None and not cache.user_specified_block_size:
-            cache.block_size = DEFAULT_BLOCK_SIZE
         # A forked child cannot use a device its parent initialised.
         os.environ.setdefault("VLLM_WORKER_MULTIPROC_METHOD", "spawn")
         if vllm_config.model_config is not None:

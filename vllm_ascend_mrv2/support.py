@@ -17,7 +17,7 @@ import torch
 SUPPORTED_DTYPES = (torch.bfloat16, torch.float16, torch.float32)
 
 
-class UnsupportedConfig(ValueError):
+class UnsupportedConfigError(ValueError):
     """The start-up asked for something that this plugin refuses."""
 
 
@@ -259,9 +259,9 @@ def refusals_for(config: Any, rows: Iterable[Refusal] = REFUSALS) -> list[str]:
 
 
 def refuse(lines: list[str]) -> None:
-    """Raise UnsupportedConfig with the lines, if there are any."""
+    """Raise UnsupportedConfigError with the lines, if there are any."""
     if lines:
-        raise UnsupportedConfig("vllm-ascend-mrv2 refuses to start. " + " | ".join(lines) + ".")
+        raise UnsupportedConfigError("vllm-ascend-mrv2 refuses to start. " + " | ".join(lines) + ".")
 
 
 def graph_requests(compilation_config: Any) -> list[str]:

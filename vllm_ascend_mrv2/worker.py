@@ -16,7 +16,9 @@ from vllm.utils.mem_utils import MemorySnapshot
 from vllm.utils.torch_utils import set_random_seed
 from vllm.v1.worker.gpu_worker import Worker, init_worker_distributed_environment
 from vllm.v1.worker.utils import request_memory
+from vllm.v1.worker.worker_base import CompilationTimes
 
+from vllm_ascend_mrv2.compat import kernel_warmup
 from vllm_ascend_mrv2.runner.model_runner import AscendModelRunner
 
 
@@ -58,6 +60,10 @@ class NPUWorker(Worker):
 
     def _make_model_runner(self) -> AscendModelRunner:
         return AscendModelRunner(self.vllm_config, self.device)
+
+    def compile_or_warm_up_model(self) -> CompilationTimes:
+        with kernel_warmup.skipped():
+            return super().compile_or_warm_up_model()
 
     def _maybe_get_memory_pool_context(self, tag: str) -> AbstractContextManager[None]:
         # Core's pools serve sleep mode, which this platform refuses at start-up.

@@ -14,6 +14,7 @@ from typing import ClassVar
 
 import torch
 import torch_npu
+from vllm.config import VllmConfig
 from vllm.utils.torch_utils import get_dtype_size
 from vllm.v1.attention.backend import (
     AttentionBackend,
@@ -25,15 +26,16 @@ from vllm.v1.attention.backend import (
     CommonAttentionMetadata,
     MultipleOf,
 )
-from vllm.v1.kv_cache_interface import AttentionSpec
+from vllm.v1.kv_cache_interface import AttentionSpec, KVCacheSpec
 from vllm.v1.kv_cache_layout import KVCacheLayout
 
-from vllm_ascend_mrv2.attention.plan import FiaPlan, make_fia_plan
-from vllm_ascend_mrv2.runner.seq_lens import HostSeqLens
+from vllm_ascend_mrv2.attention.plan import FiaPlan, HostSeqLens, make_fia_plan
 
 # FIA: the block size of a paged KV cache is a multiple of 16 (CANN operator documentation).
 FIA_BLOCK_SIZE_MULTIPLE = 16
-# FIA sparse_mode 3 (causal, aligned to the last key) takes a fixed upper-triangular mask of this size.
+# Used where the user names none: the block size that CANN's paged-attention examples use.
+PREFERRED_BLOCK_SIZE = 128
+# FIA sparse_mode 3 (causal, aligned to the last key) takes a fixed mask of this size.
 FIA_COMPRESSED_MASK_SIZE = 2048
 FIA_SPARSE_CAUSAL = 3
 
@@ -62,8 +64,14 @@ class AscendAttentionBackend(AttentionBackend):
         return AscendAttentionMetadataBuilder
 
     @staticmethod
-    def get_supported_kernel_block_sizes(kv_cache_spec=None) -> list[int | MultipleOf]:
+    def get_supported_kernel_block_sizes(
+        kv_cache_spec: KVCacheSpec | None = None,
+    ) -> list[int | MultipleOf]:
         return [MultipleOf(FIA_BLOCK_SIZE_MULTIPLE)]
+
+    @classmethod
+    def get_preferred_block_size(cls, default_block_size: int) -> int:
+        return PREFERRED_BLOCK_SIZE
 
     @classmethod
     def supported_kv_cache_layouts(cls) -> tuple[KVCacheLayout, ...]:
@@ -90,7 +98,13 @@ class AscendAttentionMetadataBuilder(AttentionMetadataBuilder[FiaPlan]):
 
     _cudagraph_support = AttentionCGSupport.NEVER
 
-    def __init__(self, kv_cache_spec, layer_names, vllm_config, device) -> None:
+    def __init__(
+        self,
+        kv_cache_spec: AttentionSpec,
+        layer_names: list[str],
+        vllm_config: VllmConfig,
+        device: torch.device,
+    ) -> None:
         super().__init__(kv_cache_spec, layer_names, vllm_config, device)
         # Given by the runner after the KV cache was set up.
         self.host_seq_lens = HostSeqLens()

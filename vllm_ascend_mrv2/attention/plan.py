@@ -18,6 +18,29 @@ class PlanError(ValueError):
     """Host lengths, tokens and block tables of a step contradict each other."""
 
 
+@dataclass
+class HostSeqLens:
+    """Host sequence lengths of the batch being prepared, as the authority published them.
+
+    The attention builder takes lengths only from here: without a published value it refuses.
+    """
+
+    values: np.ndarray | None = None  # [num_reqs] int32, tokens including this step's
+
+    def publish(self, values: np.ndarray) -> None:
+        """Set the lengths of the batch whose metadata is built next."""
+        self.values = values
+
+    def require(self, num_reqs: int) -> np.ndarray:
+        """The published lengths, [num_reqs] int32. Raises PlanError where nobody spoke."""
+        if self.values is None or len(self.values) < num_reqs:
+            raise PlanError(
+                f"attention metadata for {num_reqs} requests was asked for, but no authority has "
+                "published their sequence lengths; this is a fault of the plugin, please report it"
+            )
+        return self.values[:num_reqs]
+
+
 @dataclass(frozen=True)
 class FiaPlan:
     """What every attention layer of a KV cache group needs for one step (TND, paged).

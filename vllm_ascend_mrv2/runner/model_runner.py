@@ -7,6 +7,8 @@ decisions have their own modules; a model's or a feature's particulars may not b
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import torch
 from vllm.config import VllmConfig
@@ -16,9 +18,8 @@ from vllm.v1.worker.gpu.input_batch import InputBatch
 from vllm.v1.worker.gpu.model_runner import GPUModelRunner
 
 from vllm_ascend_mrv2 import envs
+from vllm_ascend_mrv2.attention.plan import HostSeqLens
 from vllm_ascend_mrv2.runner.seq_lens import (
-    DUMMY_VERDICT,
-    HostSeqLens,
     SeqLensAuthority,
     SeqLensFacts,
     SeqLensMirror,
@@ -39,7 +40,7 @@ class AscendModelRunner(GPUModelRunner):
         self.seq_lens_log = VerdictLog()
         self._seq_lens_from_device = envs.SEQ_LENS.read() == "device"
 
-    def initialize_kv_cache(self, *args, **kwargs) -> None:
+    def initialize_kv_cache(self, *args: Any, **kwargs: Any) -> None:
         super().initialize_kv_cache(*args, **kwargs)
         for groups in self.attn_groups:
             for group in groups:
@@ -58,9 +59,7 @@ class AscendModelRunner(GPUModelRunner):
             self.seq_lens_mirror.remove(row)
         return super()._remove_request(req_id)
 
-    def prepare_inputs(
-        self, scheduler_output: SchedulerOutput, *args, **kwargs
-    ) -> InputBatch:
+    def prepare_inputs(self, scheduler_output: SchedulerOutput, *args, **kwargs) -> InputBatch:
         input_batch = super().prepare_inputs(scheduler_output, *args, **kwargs)
         self._publish_seq_lens(input_batch)
         return input_batch
@@ -68,7 +67,8 @@ class AscendModelRunner(GPUModelRunner):
     def prepare_dummy_attn(
         self, input_batch: InputBatch, valid_state_slots: bool = False
     ) -> tuple[tuple[torch.Tensor, ...], torch.Tensor]:
-        self.host_seq_lens.publish(input_batch.seq_lens_cpu_upper_bound.numpy(), DUMMY_VERDICT)
+        # A dummy batch's lengths are made on the host, in this array, by core.
+        self.host_seq_lens.publish(input_batch.seq_lens_cpu_upper_bound.numpy())
         return super().prepare_dummy_attn(input_batch, valid_state_slots)
 
     def _publish_seq_lens(self, batch: InputBatch) -> None:
@@ -96,7 +96,7 @@ class AscendModelRunner(GPUModelRunner):
         else:
             lens = batch.seq_lens_cpu_upper_bound.numpy()
             mirror.advance(rows, batch.num_scheduled_tokens)
-        self.host_seq_lens.publish(lens, verdict)
+        self.host_seq_lens.publish(lens)
 
     def _read_seq_lens(self, batch: InputBatch) -> np.ndarray:
         """The device's own lengths, [num_reqs_after_padding] int32: one D2H, waits for it."""

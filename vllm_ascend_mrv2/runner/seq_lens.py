@@ -134,36 +134,6 @@ class SeqLensMirror:
         self._num_computed[rows] = num_computed_tokens
 
 
-@dataclass
-class HostSeqLens:
-    """Host sequence lengths of the batch being prepared, with the authority that stands for them.
-
-    The attention builder takes lengths only from here: without a published value it refuses.
-    """
-
-    values: np.ndarray | None = None  # [num_reqs] int32, tokens including this step's
-    verdict: SeqLensVerdict | None = None
-
-    def publish(self, values: np.ndarray, verdict: SeqLensVerdict) -> None:
-        """Set the lengths of the batch whose metadata is built next."""
-        self.values, self.verdict = values, verdict
-
-    def require(self, num_reqs: int) -> np.ndarray:
-        """The published lengths, [num_reqs] int32. Raises RuntimeError where nobody spoke."""
-        if self.values is None or len(self.values) < num_reqs:
-            raise RuntimeError(
-                f"attention metadata for {num_reqs} requests was asked for, but no authority has "
-                "published their sequence lengths. This is a fault of the plugin; please report "
-                "it with the start-up record."
-            )
-        return self.values[:num_reqs]
-
-
-DUMMY_VERDICT = SeqLensVerdict(
-    SeqLensAuthority.SCHEDULER, "a dummy batch: its lengths are made on the host"
-)
-
-
 class VerdictLog:
     """Counts verdicts by authority and reason; tells which reasons are new."""
 
