@@ -1,0 +1,132 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`emulator build | env | run`: the emulated device as a toolkit that any program can be run with.
+
+Only chooses, says and executes; where things live is `toolkit`'s, compiling is `builder`'s.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import sys
+import sysconfig
+from pathlib import Path
+
+import click
+
+from vllm_ascend_mrv2.cli import install_core
+from vllm_ascend_mrv2.cli.builder import ensure_built
+from vllm_ascend_mrv2.cli.console import CliError
+from vllm_ascend_mrv2.cli.toolkit import Toolkit, cache_root, find_stack, source_dir
+
+_UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
+
+
+class ByteCount(click.ParamType):
+    """A number of bytes, or with a unit: 512MiB, 16G. Units are powers of 1024."""
+
+    name = "bytes"
+
+    def convert(
+        self, value: object, param: click.Parameter | None, ctx: click.Context | None
+    ) -> int:
+        match = re.fullmatch(r"(\d+)\s*([kmgt]?)(?:i?b)?", str(value).strip().lower())
+        if match is None or int(match[1]) == 0:
+            self.fail(f"{value!r} is not a number of bytes such as 17179869184 or 16GiB.", param)
+        return int(match[1]) * _UNITS[match[2]]
+
+
+def prepared(*, force: bool = False) -> Toolkit:
+    """The toolkit of this environment, built first where it is missing or stale."""
+    return ensure_built(source_dir(), find_stack(), cache_root(os.environ), force=force)
+
+
+@click.group()
+def emulator() -> None:
+    """The emulated Ascend device: build it, and run programs on it."""
+
+
+@emulator.command()
+@click.option("--force", is_flag=True, help="Build even where an up-to-date one is there.")
+def build(force: bool) -> None:
+    """Compile the emulated device for the installed torch and torch-npu; print its folder."""
+    click.echo(prepared(force=force).path)
+
+
+@emulator.command()
+@click.option(
+    "--shell",
+    type=click.Choice(["sh", "fish", "csh"]),
+    default="sh",
+    show_default=True,
+    help="Whose syntax to print; sh is also right for bash and zsh.",
+)
+def env(shell: str) -> None:
+    """Print the exports that select the emulated device, as a toolkit's set_env.sh does.
+
+    \b
+    eval "$(vllm-ascend-mrv2 emulator env)"
+    """
+    click.echo(prepared().exports(shell))
+
+
+@emulator.command(context_settings={"allow_interspersed_args": False})
+@click.option("--guard/--no-guard", default=None, help="Make host access to device memory fault.")
+@click.option("--seed", type=click.IntRange(min=0), help="Reorder independent streams by a seed.")
+@click.option("--counters", type=click.Path(dir_okay=False), help="JSON written at exit; %p = pid.")
+@click.option("--devices", type=click.IntRange(min=1), help="Number of devices.")
+@click.option("--hbm", type=ByteCount(), help="Memory of each device, such as 16GiB.")
+@click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
+def run(
+    guard: bool | None,
+    seed: int | None,
+    counters: str | None,
+    devices: int | None,
+    hbm: int | None,
+    command: tuple[str, ...],
+) -> None:
+    """Run COMMAND on the emulated device, building that first if needed.
+
+    COMMAND takes this process's place: signals reach it, and its exit code is ours. The options
+    are shorthands for the ASCEND_EMU_* variables, which pass through as they are.
+
+    \b
+    vllm-ascend-mrv2 emulator run -- vllm serve MODEL --device npu
+    """
+    environment = dict(os.environ)
+    # The environment's own commands (vllm, python) are found without activating it.
+    scripts = sysconfig.get_path("scripts")
+    environment["PATH"] = os.pathsep.join(filter(None, [scripts, environment.get("PATH", "")]))
+    if Path(command[0]).name == "vllm":
+        install_core.ensure_installed()
+    program = shutil.which(command[0], path=environment["PATH"])
+    if program is None:
+        raise CliError(
+            f"The command {command[0]!r} was not found, or is not executable.",
+            why=f"it is neither in {scripts} nor on PATH",
+            do="Check its name; options of `emulator run` stand before --, the command after it.",
+            exit_code=127,
+        )
+    environment = prepared().environment(environment)
+    switches = {
+        "ASCEND_EMU_GUARD": None if guard is None else str(int(guard)),
+        "ASCEND_EMU_SCHEDULE_SEED": seed,
+        # The command may change its folder before it exits.
+        "ASCEND_EMU_COUNTERS": None if counters is None else Path(counters).absolute(),
+        "ASCEND_EMU_DEVICES": devices,
+        "ASCEND_EMU_HBM_BYTES": hbm,
+    }
+    environment |= {name: str(value) for name, value in switches.items() if value is not None}
+    sys.stdout.flush()
+    sys.stderr.flush()
+    try:
+        os.execve(program, command, environment)
+    except OSError as error:
+        raise CliError(
+            f"{program} could not be started.",
+            why=str(error),
+            do="Check that it is a program for this machine and starts with a `#!` line if it is "
+            "a script.",
+            exit_code=126,
+        ) from error

@@ -1,0 +1,142 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`install-core`: vLLM without CUDA packages, into the environment that runs this command.
+
+vLLM's wheel brings 750 MB of CUDA kernels and names some twenty CUDA distributions as required.
+Its source distribution, built for the target `empty`, has neither: pip resolves what is left by
+itself, and `pip check` finds nothing missing. The README gives the comparison.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tempfile
+from importlib.metadata import Distribution, PackageNotFoundError, distribution
+from importlib.util import find_spec
+from pathlib import Path
+
+import click
+from packaging.requirements import Requirement
+
+from vllm_ascend_mrv2.cli.console import CliError, say
+from vllm_ascend_mrv2.compat import pins
+
+
+def _find(name: str) -> Distribution | None:
+    try:
+        return distribution(name)
+    except PackageNotFoundError:
+        return None
+
+
+def _is_cuda_build(core: Distribution) -> bool:
+    """The empty target names no accelerator's packages, the published wheel names many."""
+    names = {Requirement(line).name.lower() for line in core.requires or []}
+    return any(name.startswith(("nvidia-", "flashinfer")) for name in names)
+
+
+def _unmet(core: Distribution) -> list[str]:
+    """Requirements of `core` that this environment does not meet."""
+    unmet = []
+    for line in core.requires or []:
+        needs = Requirement(line)
+        if needs.marker is not None and not needs.marker.evaluate({"extra": ""}):
+            continue
+        found = _find(needs.name)
+        if found is None or not needs.specifier.contains(found.version, prereleases=True):
+            unmet.append(line)
+    return unmet
+
+
+def _pip(step: str, arguments: list[str], environment: dict[str, str]) -> None:
+    command = [sys.executable, "-m", "pip", "install", "--disable-pip-version-check", *arguments]
+    code = subprocess.run(command, env={**os.environ, **environment}, check=False).returncode
+    if code != 0:
+        raise CliError(
+            f"{step} failed: pip ended with exit code {code}.",
+            why="pip's own message is above",
+            do="Mend that (a network or a full disk, mostly) and run the command again: it goes on "
+            "where it stopped.",
+            exit_code=code,
+        )
+
+
+def _check_environment() -> None:
+    if find_spec("pip") is None:
+        raise CliError(
+            f"{sys.executable} has no pip.",
+            why="vLLM is installed with it",
+            do=f"{sys.executable} -m ensurepip",
+        )
+    want = pins.stack()["torch"]
+    torch = _find("torch")
+    if torch is None or torch.version.partition("+")[0] != want:
+        raise CliError(
+            f"torch {want} must be installed first; "
+            f"{'none' if torch is None else torch.version} is.",
+            why=f"vLLM {pins.stack()['vllm']} is built for it, and left to itself pip would take "
+            "the newest torch, whose default build carries CUDA.",
+            do="pip install 'vllm-ascend-mrv2[emulator]'   (on a machine with a card: "
+            f"pip install torch=={want} torch-npu=={pins.stack()['torch-npu']})",
+        )
+
+
+def install(*, replace: bool = False) -> None:
+    """Install the pinned vLLM and what it requires. Does nothing where all is there."""
+    want = pins.stack()["vllm"]
+    core = _find("vllm")
+    fits = core is not None and core.version == want and not _is_cuda_build(core)
+    if core is not None and fits and not replace and not _unmet(core):
+        say(f"vLLM {want} without CUDA packages is installed, with all that it requires.")
+        return
+    _check_environment()
+    if core is not None and not fits and not replace:
+        kind = " (its CUDA build)" if _is_cuda_build(core) else ""
+        raise CliError(
+            f"This environment has vLLM {core.version}{kind}.",
+            why=f"vLLM {want} without CUDA packages would take its place.",
+            do="Use another environment, or confirm with: vllm-ascend-mrv2 install-core --replace",
+        )
+    requirement = f"vllm=={want}"
+    if not fits or replace:
+        say(
+            f"Step 1 of 2: vLLM {want} from its source distribution (45 MB), built without device "
+            "kernels: about a minute, most of it unpacking torch into pip's build environment."
+        )
+        _pip(
+            "Building vLLM",
+            # No cache: pip's would hand this build to whoever asks for vLLM's sources next.
+            ["--no-cache-dir", "--no-deps", "--no-binary=vllm"]
+            + (["--force-reinstall"] if core is not None else [])
+            + [requirement],
+            {
+                "VLLM_TARGET_DEVICE": "empty",
+                "VLLM_VERSION_OVERRIDE": want,
+                # vLLM's optional Rust front end: with cargo on the machine it would be built, for
+                # minutes and with downloads from a registry that may not be reachable.
+                "CARGO": "/nonexistent",
+            },
+        )
+    say("Step 2 of 2: what vLLM requires (about 100 packages, 400 MB): about a minute.")
+    with tempfile.TemporaryDirectory() as folder:
+        constraints = Path(folder) / "constraints.txt"
+        constraints.write_text(f"torch=={pins.stack()['torch']}\n", encoding="utf-8")
+        _pip("Installing vLLM's requirements", ["-c", str(constraints), requirement], {})
+    say(f"vLLM {want} is installed.")
+
+
+def ensure_installed() -> None:
+    """Install vLLM where there is none at all; leave any that is there alone."""
+    if _find("vllm") is None:
+        say(
+            "vLLM is not installed in this environment: installing it first, without CUDA packages."
+        )
+        install()
+
+
+@click.command("install-core")
+@click.option("--replace", is_flag=True, help="Replace another vLLM that is installed.")
+def install_core(replace: bool) -> None:
+    """Install the vLLM that this plugin serves, without CUDA packages."""
+    install(replace=replace)

@@ -1,0 +1,26 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The command group. A new command is one import and one `add_command` here, nothing else."""
+
+from __future__ import annotations
+
+import click
+
+from vllm_ascend_mrv2.cli.emulator import emulator
+from vllm_ascend_mrv2.cli.install_core import install_core
+from vllm_ascend_mrv2.cli.models.commands import models
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(package_name="vllm-ascend-mrv2")
+def cli() -> None:
+    """vLLM on Huawei Ascend NPUs with Model Runner V2, and an emulated Ascend device."""
+
+
+cli.add_command(emulator)
+cli.add_command(install_core)
+cli.add_command(models)
+
+
+def main() -> None:
+    """Entry point of the console script."""
+    cli(prog_name="vllm-ascend-mrv2")

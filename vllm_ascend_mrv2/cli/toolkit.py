@@ -1,0 +1,181 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Where a built emulator lives, what it was built from, and the environment that selects it.
+
+Pure questions about files and metadata. Building is `builder`'s; nothing here runs a program.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import platform
+import shlex
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib.metadata import Distribution, PackageNotFoundError, distribution
+from pathlib import Path
+
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+import vllm_ascend_mrv2
+from vllm_ascend_mrv2 import envs
+from vllm_ascend_mrv2.cli.console import CliError
+
+# Raised when the shape of a toolkit folder changes without its sources changing.
+_LAYOUT = "1"
+_INSTALL = "pip install 'vllm-ascend-mrv2[emulator]'"
+# What torch_npu opens first; a build without them is not a toolkit.
+LIBRARIES = ("libascendcl.so", "libopapi.so", "libhccl.so")
+
+
+@dataclass(frozen=True)
+class Stack:
+    """The installed torch and torch_npu that the emulator is compiled against."""
+
+    torch_dir: Path
+    torch_version: str
+    torch_npu_dir: Path
+    torch_npu_version: str
+
+
+@dataclass(frozen=True)
+class Toolkit:
+    """A folder shaped like a CANN toolkit: lib64/, opp/, runtime/, compiler/."""
+
+    path: Path
+
+    def is_complete(self) -> bool:
+        """Whether it is there. It appears by one rename, so that it is never there in part."""
+        return all((self.path / "lib64" / name).is_file() for name in LIBRARIES)
+
+    def variables(self) -> dict[str, str]:
+        """What a real toolkit's set_env.sh sets, but for the loader's path."""
+        return {
+            "ASCEND_HOME_PATH": str(self.path),
+            "ASCEND_TOOLKIT_HOME": str(self.path),
+            "ASCEND_OPP_PATH": str(self.path / "opp"),
+        }
+
+    def environment(self, base: Mapping[str, str]) -> dict[str, str]:
+        """`base` with this toolkit selected, before any other CANN on the loader's path."""
+        path = str(self.path / "lib64")
+        if base.get("LD_LIBRARY_PATH"):
+            path += ":" + base["LD_LIBRARY_PATH"]
+        return {**base, **self.variables(), "LD_LIBRARY_PATH": path}
+
+    def exports(self, shell: str) -> str:
+        """The same as commands of `shell` (sh, fish or csh), for it to evaluate."""
+        lib = str(self.path / "lib64")
+        if shell == "fish":
+            lines = [f"set -gx {k} {_fish_quote(v)}" for k, v in self.variables().items()]
+            # LD_LIBRARY_PATH is no path variable to fish: joined by hand, or it would be a list.
+            lines.append(
+                f"set -gx LD_LIBRARY_PATH (string join ':' {_fish_quote(lib)} $LD_LIBRARY_PATH)"
+            )
+        elif shell == "csh":
+            lines = [f"setenv {k} {shlex.quote(v)};" for k, v in self.variables().items()]
+            lines.append(
+                f"if ($?LD_LIBRARY_PATH) setenv LD_LIBRARY_PATH {shlex.quote(lib)}:"
+                f'"$LD_LIBRARY_PATH";\n'
+                f"if (! $?LD_LIBRARY_PATH) setenv LD_LIBRARY_PATH {shlex.quote(lib)};"
+            )
+        else:
+            lines = [f"export {k}={shlex.quote(v)}" for k, v in self.variables().items()]
+            lines.append(
+                f"export LD_LIBRARY_PATH={shlex.quote(lib)}"
+                '"${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}"'
+            )
+        return "\n".join(lines)
+
+
+def _fish_quote(text: str) -> str:
+    return "'" + text.replace("\\", "\\\\").replace("'", "\\'") + "'"
+
+
+def cache_root(environ: Mapping[str, str]) -> Path:
+    """The folder for everything that the command line builds."""
+    chosen = envs.CACHE.read(environ)
+    if chosen:
+        return Path(chosen).expanduser().absolute()
+    xdg = environ.get("XDG_CACHE_HOME", "")
+    # The XDG rule: a relative value is not valid and is ignored.
+    base = Path(xdg) if xdg.startswith("/") else Path.home() / ".cache"
+    return base / "vllm-ascend-mrv2"
+
+
+def source_dir() -> Path:
+    """The emulator's sources: in a wheel inside the package, in a checkout beside it."""
+    package = Path(vllm_ascend_mrv2.__file__).resolve().parent
+    for csrc in (package / "_csrc", package.parent / "csrc"):
+        if (csrc / "emulator" / "CMakeLists.txt").is_file():
+            return csrc / "emulator"
+    raise CliError(
+        "The emulator's sources are not there.",
+        why=f"Neither {package / '_csrc'} nor {package.parent / 'csrc'} has emulator/.",
+        do="Install the wheel again, or use a complete checkout.",
+    )
+
+
+def _installed(name: str) -> tuple[Distribution, Path]:
+    try:
+        found = distribution(name)
+    except PackageNotFoundError:
+        raise CliError(
+            f"{name} is not installed in this environment.",
+            why="The emulated device is compiled against the installed torch and torch-npu.",
+            do=_INSTALL,
+        ) from None
+    folder = Path(str(found.locate_file(name.replace("-", "_")))).resolve()
+    if not folder.is_dir():
+        raise CliError(
+            f"{name} {found.version} is installed, but {folder} is not a folder.",
+            why="Its headers and libraries are needed; an editable build has them elsewhere.",
+            do=f"Install the wheel: pip install --force-reinstall --no-deps {name}",
+        )
+    return found, folder
+
+
+def find_stack() -> Stack:
+    """Find torch and torch_npu by their metadata. Raises CliError if absent or mismatched."""
+    torch, torch_dir = _installed("torch")
+    torch_npu, torch_npu_dir = _installed("torch-npu")
+    for line in torch_npu.requires or []:
+        needs = Requirement(line)
+        if canonicalize_name(needs.name) != "torch":
+            continue
+        if not needs.specifier.contains(torch.version, prereleases=True):
+            raise CliError(
+                f"torch {torch.version} and torch-npu {torch_npu.version} do not fit.",
+                why=f"torch-npu {torch_npu.version} is built for torch{needs.specifier}; another "
+                "torch has another ABI.",
+                do=_INSTALL,
+            )
+    return Stack(torch_dir, torch.version, torch_npu_dir, torch_npu.version)
+
+
+def build_key(source: Path, stack: Stack) -> str:
+    """Name of the toolkit built from `source` against `stack`: 16 hex digits.
+
+    The folders count as well as the versions: the libraries hold torch's folder as their RUNPATH,
+    so that an environment that is deleted must not take another's emulator with it.
+    """
+    digest = hashlib.sha256()
+    facts = (
+        _LAYOUT,
+        platform.machine(),
+        str(stack.torch_dir),
+        stack.torch_version,
+        str(stack.torch_npu_dir),
+        stack.torch_npu_version,
+    )
+    for fact in facts:
+        digest.update(fact.encode() + b"\0")
+    for path in sorted(p for p in source.rglob("*") if p.is_file()):
+        digest.update(path.relative_to(source).as_posix().encode() + b"\0")
+        digest.update(hashlib.sha256(path.read_bytes()).digest())
+    return digest.hexdigest()[:16]
+
+
+def toolkit_for(source: Path, stack: Stack, cache: Path) -> Toolkit:
+    """The toolkit that belongs to these sources and this stack, built or not."""
+    return Toolkit(cache / "toolkits" / build_key(source, stack))
