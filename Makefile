@@ -1,0 +1,71 @@
+# SPDX-License-Identifier: Apache-2.0
+# The commands of the README. Each sets up what it needs (tools/bootstrap.py) and then runs it; what
+# a command does is the package's, not this file's.
+
+PYTHON ?= python3
+PORT ?= 8000
+HOST ?= 127.0.0.1
+MODEL ?= smollm2
+TESTS ?= tests/unit tests/device tests/engine
+JOBS ?= 2
+ARGS ?=
+
+BIN := .venv/bin
+EMULATED := $(BIN)/vllm-ascend-mrv2 emulator run
+TEST_MODELS := smollm2 tiny-qwen3 tiny-qwen2 tiny-llama
+# A folder with a checkpoint is served as it is; any other name is one that we make.
+SERVED := $(if $(wildcard $(MODEL)/config.json),$(MODEL),build/models/$(MODEL))
+MADE := $(if $(wildcard $(MODEL)/config.json),,$(MODEL))
+CXX_FILES = $(shell find csrc -name '*.cpp' -o -name '*.h')
+
+# Nothing here asks a model hub or reports usage.
+export HF_HUB_OFFLINE := 1
+export VLLM_NO_USAGE_STATS := 1
+
+.PHONY: help setup serve test lint format bench clean distclean
+.DEFAULT_GOAL := help
+
+help:
+	@echo 'make serve [MODEL=smollm2|tiny-qwen3|...|FOLDER] [PORT=8000] [HOST=127.0.0.1] [ARGS=...]'
+	@echo 'make test  [TESTS="tests/unit ..."] [JOBS=2] [ARGS=...]'
+	@echo 'make bench [ARGS=...]      counters and times, into build/bench'
+	@echo 'make lint | format | setup | clean | distclean'
+
+setup:
+	@$(PYTHON) tools/bootstrap.py run $(TEST_MODELS)
+
+serve:
+	@$(PYTHON) tools/bootstrap.py run $(MADE)
+	@echo 'Serving $(SERVED) as "$(notdir $(MODEL))" on http://$(HOST):$(PORT)/v1 (Ctrl-C stops it).'
+	@$(EMULATED) -- vllm serve $(SERVED) --device npu --host $(HOST) --port $(PORT) \
+	  --served-model-name $(notdir $(MODEL)) $(ARGS)
+
+# One thread per worker: two workers share two cores.
+test:
+	@$(PYTHON) tools/bootstrap.py run $(TEST_MODELS)
+	@OMP_NUM_THREADS=1 $(EMULATED) --guard -- python -m pytest -n $(JOBS) --dist loadfile $(TESTS) $(ARGS)
+
+bench:
+	@$(PYTHON) tools/bootstrap.py run $(TEST_MODELS)
+	@mkdir -p build/bench
+	@$(EMULATED) --no-guard -- python -m benchmarks --out build/bench $(ARGS)
+
+lint:
+	@$(PYTHON) tools/bootstrap.py lint
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/clang-format --dry-run --Werror $(CXX_FILES)
+
+format:
+	@$(PYTHON) tools/bootstrap.py lint
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+	$(BIN)/clang-format -i $(CXX_FILES)
+
+clean:
+	rm -rf build dist .pytest_cache .ruff_cache .mypy_cache .hypothesis .benchmarks
+
+# Also the environment. The compiled emulator is in the user's cache folder (see the README).
+distclean: clean
+	rm -rf .venv

@@ -1,0 +1,271 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Sets up what a make target needs, from a fresh Debian 12 on. `make` calls it; so may you.
+
+    python3 tools/bootstrap.py lint | run [MODEL ...]
+
+Standard library only, since it runs before anything is installed. Each step says what it waits
+for, is skipped when it is done, and names itself when it fails; a second run goes on from there.
+What a step does is the command line's (vllm_ascend_mrv2/cli); only the order is decided here.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import importlib.util
+import os
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+VENV = ROOT / ".venv"
+PYTHON = VENV / "bin" / "python"
+CLI = VENV / "bin" / "vllm-ascend-mrv2"
+MODELS = ROOT / "build" / "models"
+TINY_FAMILIES = ("qwen3", "qwen2", "llama")
+# .venv alone is 3 GB when complete (du -sh .venv); pip's temporary files come on top.
+NEEDED_BYTES = 6 << 30
+
+
+class StepError(Exception):
+    """What went wrong in a step, and what to do."""
+
+
+@dataclass(frozen=True)
+class Step:
+    """One thing to set up. `done` must be quick, and true only if `work` has nothing to do."""
+
+    name: str
+    waits_for: str
+    done: Callable[[], bool]
+    work: Callable[[], None]
+
+
+def say(message: str) -> None:
+    """Print at once, also where stdout is a file."""
+    print(message, flush=True)
+
+
+def run(command: Iterable[str | Path], **environment: str) -> None:
+    """Run a program with its output shown. Raises StepError if it fails or is not there."""
+    words = [str(word) for word in command]
+    try:
+        code = subprocess.run(
+            words, cwd=ROOT, env={**os.environ, **environment}, check=False
+        ).returncode
+    except OSError as error:
+        raise StepError(f"`{words[0]}` could not be started: {error}.") from error
+    if code != 0:
+        raise StepError(
+            f"`{' '.join(words)}` ended with exit code {code}; its own message is above."
+        )
+
+
+def content_hash(*paths: Path) -> str:
+    """One hash of the files' contents, in the given order."""
+    digest = hashlib.sha256()
+    for path in paths:
+        digest.update(path.name.encode() + b"\0" + path.read_bytes() + b"\0")
+    return digest.hexdigest()
+
+
+def stamped(stamp: Path, content: str) -> bool:
+    """Whether `stamp` says that its step was done for this content."""
+    return stamp.is_file() and stamp.read_text(encoding="utf-8") == content
+
+
+def write_stamp(stamp: Path, content: str) -> None:
+    """Say so, after the step."""
+    stamp.parent.mkdir(parents=True, exist_ok=True)
+    stamp.write_text(content, encoding="utf-8")
+
+
+# --- the system ------------------------------------------------------------------------------
+
+
+def missing_system_packages(*, compiler: bool) -> list[str]:
+    """Debian packages that are needed and absent."""
+    missing = []
+    if importlib.util.find_spec("ensurepip") is None or importlib.util.find_spec("venv") is None:
+        missing.append("python3-venv")
+    compilers = [os.environ["CXX"].split()[0]] if os.environ.get("CXX") else ["c++", "g++"]
+    if compiler and not any(map(shutil.which, [*compilers, "clang++"])):
+        missing.append("g++")
+    return missing
+
+
+def system_step(*, compiler: bool) -> Step:
+    """Packages of the system. As root they are installed, else the command is named."""
+
+    def work() -> None:
+        packages = missing_system_packages(compiler=compiler)
+        command = f"apt-get install --yes --no-install-recommends {' '.join(packages)}"
+        if os.geteuid() != 0 or shutil.which("apt-get") is None:
+            raise StepError(
+                f"This system lacks {' and '.join(packages)} (Debian's names). As root, run: "
+                f"apt-get update && {command}"
+            )
+        say(f"  as root: {command}")
+        run(["apt-get", "update", "--quiet"])
+        run(command.split(), DEBIAN_FRONTEND="noninteractive")
+        importlib.invalidate_caches()
+        if still := missing_system_packages(compiler=compiler):
+            raise StepError(f"{' and '.join(still)} is still not there after installing.")
+
+    return Step(
+        "system packages",
+        "apt-get, where the compiler or python3-venv is absent: a minute",
+        lambda: not missing_system_packages(compiler=compiler),
+        work,
+    )
+
+
+# --- the environment -------------------------------------------------------------------------
+
+
+def venv_step() -> Step:
+    """The virtual environment .venv."""
+
+    def done() -> bool:
+        # An environment whose Python has been removed or moved looks complete and is not.
+        return (
+            PYTHON.exists()
+            and subprocess.run([PYTHON, "-m", "pip", "--version"], capture_output=True).returncode
+            == 0
+        )
+
+    return Step(
+        f"virtual environment {VENV.relative_to(ROOT)}",
+        "python3 -m venv: seconds",
+        done,
+        lambda: run([sys.executable, "-m", "venv", "--clear", VENV]),
+    )
+
+
+def extras_step(name: str, extras: str, waits_for: str) -> Step:
+    """This package, editable, with some of its extras."""
+    stamp = VENV / "stamps" / extras.replace(",", "-")
+    content = content_hash(ROOT / "pyproject.toml")
+
+    def work() -> None:
+        run([PYTHON, "-m", "pip", "install", "--editable", f".[{extras}]"])
+        write_stamp(stamp, content)
+
+    return Step(name, waits_for, lambda: stamped(stamp, content), work)
+
+
+# --- what runs -------------------------------------------------------------------------------
+
+
+def command_step(name: str, waits_for: str, *arguments: str) -> Step:
+    """A command of ours that does nothing where nothing is to be done."""
+    return Step(name, waits_for, lambda: False, lambda: run([CLI, *arguments]))
+
+
+def model_step(model: str) -> Step:
+    """One checkpoint in build/models."""
+    out, stamp = MODELS / model, MODELS / f".{model}.stamp"
+    makers = sorted((ROOT / "vllm_ascend_mrv2" / "cli" / "models").glob("*.py"))
+    content = content_hash(*makers)
+    if model == "smollm2":
+        arguments = ["smollm2", str(out)]
+        waits_for = "a download of 93 MB and its conversion: under a minute"
+    elif model.startswith("tiny-") and model.removeprefix("tiny-") in TINY_FAMILIES:
+        arguments = ["tiny", str(out), "--family", model.removeprefix("tiny-")]
+        waits_for = "seconds"
+    else:
+        known = ["smollm2", *(f"tiny-{family}" for family in TINY_FAMILIES)]
+        raise StepError(
+            f"No maker for the model {model!r}: name one of {', '.join(known)}, or the folder of a "
+            "checkpoint."
+        )
+
+    def work() -> None:
+        run([CLI, "models", "make", *arguments, "--force"])
+        write_stamp(stamp, content)
+
+    def done() -> bool:
+        return (out / "config.json").is_file() and stamped(stamp, content)
+
+    return Step(f"model {out.relative_to(ROOT)}", waits_for, done, work)
+
+
+def space_step() -> Step:
+    """Refuse at once what would fail after minutes."""
+
+    def work() -> None:
+        free = shutil.disk_usage(ROOT).free
+        if free < NEEDED_BYTES:
+            raise StepError(
+                f"{free >> 20} MiB are free under {ROOT}; setting up needs {NEEDED_BYTES >> 20} "
+                "MiB. Free some, or clone to another disk."
+            )
+
+    return Step("disk space", "nothing", lambda: (VENV / "stamps" / "emulator").exists(), work)
+
+
+def plan(target: str, models: list[str]) -> list[Step]:
+    """The steps of a target, in order."""
+    package = extras_step(
+        "this package, its test and development tools",
+        "dev,models,test",
+        "about 40 packages, 80 MB: under a minute",
+    )
+    if target == "lint":
+        return [system_step(compiler=False), venv_step(), package]
+    return [
+        system_step(compiler=True),
+        space_step(),
+        venv_step(),
+        package,
+        extras_step(
+            "torch and torch-npu",
+            "emulator",
+            "about 300 MB: a minute, or several on a slow line",
+        ),
+        command_step("vLLM without CUDA packages", "two minutes the first time", "install-core"),
+        command_step(
+            "emulated Ascend device", "a minute or two the first time", "emulator", "build"
+        ),
+        *(model_step(model) for model in models),
+    ]
+
+
+def main() -> int:
+    """Do the steps; 1 if one failed."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("target", choices=["lint", "run"])
+    parser.add_argument("models", nargs="*", help="checkpoints to make in build/models")
+    arguments = parser.parse_args()
+    if sys.version_info < (3, 11):
+        say(f"error: Python 3.11 or newer is needed; {sys.executable} is {sys.version.split()[0]}.")
+        say("  do: apt-get install python3.11, and `make PYTHON=python3.11 ...`")
+        return 1
+    name = "preparing"
+    try:
+        steps = plan(arguments.target, arguments.models)
+        for number, step in enumerate(steps, start=1):
+            name = f"step {number} of {len(steps)} ({step.name})"
+            if step.done():
+                continue
+            say(f"[{number}/{len(steps)}] {step.name}; waits for: {step.waits_for}")
+            started = time.monotonic()
+            step.work()
+            say(f"[{number}/{len(steps)}] done in {time.monotonic() - started:.0f} s")
+    except (StepError, OSError) as error:
+        say(f"error: {name} failed.\n  why: {error}")
+        say("  do:  mend that and run the same command again: it goes on with this step.")
+        return 1
+    except KeyboardInterrupt:
+        say(f"\nstopped in {name}; the same command goes on with it.")
+        return 130
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
