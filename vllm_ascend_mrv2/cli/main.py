@@ -8,6 +8,7 @@ import click
 from vllm_ascend_mrv2.cli.emulator import emulator
 from vllm_ascend_mrv2.cli.install_core import install_core
 from vllm_ascend_mrv2.cli.models.commands import models
+from vllm_ascend_mrv2.cli.record import record
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
@@ -19,6 +20,7 @@ def cli() -> None:
 cli.add_command(emulator)
 cli.add_command(install_core)
 cli.add_command(models)
+cli.add_command(record)
 
 
 def main() -> None:

@@ -1,0 +1,33 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Switches: values, defaults, unknown names, and that the README describes each."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from vllm_ascend_mrv2 import envs
+
+README = Path(__file__).parents[2] / "README.md"
+
+
+def test_defaults_are_the_conservative_ones() -> None:
+    assert envs.PIN_MEMORY.read({}) == "0"
+    assert envs.SEQ_LENS.read({}) == "auto"
+
+
+def test_an_unknown_value_is_refused() -> None:
+    with pytest.raises(envs.SwitchError, match=r"SEQ_LENS='cpu' is not known; it takes auto or"):
+        envs.SEQ_LENS.read({envs.SEQ_LENS.name: "cpu"})
+
+
+def test_unknown_names_are_found() -> None:
+    environ = {envs.PREFIX + "PINMEMORY": "1", envs.PIN_MEMORY.name: "1", "VLLM_LOGGING_LEVEL": "x"}
+    assert envs.unknown_switches(environ) == [envs.PREFIX + "PINMEMORY"]
+
+
+@pytest.mark.parametrize("switch", envs.SWITCHES, ids=lambda switch: switch.name)
+def test_the_readme_describes_each_switch(switch: envs.Switch) -> None:
+    rows = [line for line in README.read_text().splitlines() if f"`{switch.name}`" in line]
+    assert any(switch.meaning in row for row in rows), f"no README row says: {switch.meaning}"

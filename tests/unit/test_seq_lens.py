@@ -1,0 +1,104 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The sequence-length authority: an exhaustive table of its choice, and the mirror's proof."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from vllm_ascend_mrv2.runner.seq_lens import (
+    SeqLensAuthority,
+    SeqLensFacts,
+    SeqLensMirror,
+    VerdictLog,
+    decide_seq_lens,
+)
+
+PROVEN = SeqLensFacts(
+    forced_to_device=False,
+    has_speculator=False,
+    has_drafts=False,
+    new_tokens_per_step=1,
+    is_diffusion=False,
+    samples_here=True,
+    mirror_complete=True,
+    mirror_agrees=True,
+)
+# Fact -> every value that forbids the mirror, in the order in which reasons win.
+UNSAFE: dict[str, tuple[object, ...]] = {
+    "forced_to_device": (True,),
+    "has_speculator": (True,),
+    "has_drafts": (True,),
+    "new_tokens_per_step": (0, 2, 5),
+    "is_diffusion": (True,),
+    "samples_here": (False,),
+    "mirror_complete": (False,),
+    "mirror_agrees": (False,),
+}
+WORD = {
+    "forced_to_device": "VLLM_ASCEND_MRV2_SEQ_LENS",
+    "has_speculator": "speculator",
+    "has_drafts": "drafts are being verified",
+    "new_tokens_per_step": "other than one",
+    "is_diffusion": "diffusion",
+    "samples_here": "another rank samples",
+    "mirror_complete": "did not see",
+    "mirror_agrees": "differ",
+}
+
+
+def test_the_table_covers_every_fact() -> None:
+    assert set(UNSAFE) == set(SeqLensFacts.__dataclass_fields__)
+
+
+def test_only_the_proven_row_lets_the_scheduler_speak() -> None:
+    """All combinations of all facts: one row of them may skip the device."""
+    choices = [(getattr(PROVEN, name), *values) for name, values in UNSAFE.items()]
+    rows = [SeqLensFacts(*row) for row in itertools.product(*choices)]
+    assert len(rows) == 2**7 * 4
+    by_scheduler = [
+        row for row in rows if decide_seq_lens(row).authority is SeqLensAuthority.SCHEDULER
+    ]
+    assert by_scheduler == [PROVEN]
+
+
+@pytest.mark.parametrize("name", UNSAFE)
+def test_the_first_reason_against_the_mirror_is_given(name: str) -> None:
+    later = list(UNSAFE)[list(UNSAFE).index(name) + 1 :]
+    for value in UNSAFE[name]:
+        alone = replace(PROVEN, **{name: value})
+        with_later = replace(alone, **{other: UNSAFE[other][0] for other in later})
+        for facts in (alone, with_later):
+            verdict = decide_seq_lens(facts)
+            assert verdict.authority is SeqLensAuthority.DEVICE
+            assert WORD[name] in verdict.reason
+
+
+def test_mirror_follows_what_it_saw() -> None:
+    mirror = SeqLensMirror(max_num_reqs=4)
+    rows = np.array([2, 0])
+    assert not mirror.follows(rows)
+    mirror.add(0, 0)
+    mirror.add(2, 16)  # 16 tokens came from the prefix cache
+    assert mirror.follows(rows)
+    assert mirror.agrees(rows, np.array([16, 0]))
+    mirror.advance(rows, np.array([5, 7]))
+    assert mirror.agrees(rows, np.array([21, 7]))
+    assert not mirror.agrees(rows, np.array([20, 7]))  # the scheduler took a token back
+    mirror.correct(rows, np.array([20, 7]))
+    assert mirror.agrees(rows, np.array([20, 7]))
+    mirror.remove(2)  # finished or preempted
+    assert not mirror.follows(rows)
+    assert mirror.follows(np.array([0]))
+    mirror.add(2, 0)  # resumed: computed from the start again
+    assert mirror.agrees(rows, np.array([0, 7]))
+
+
+def test_each_reason_is_new_once() -> None:
+    log = VerdictLog()
+    device = decide_seq_lens(replace(PROVEN, has_drafts=True))
+    assert [log.note(v) for v in (device, device, decide_seq_lens(PROVEN))] == [True, False, True]
+    assert log.counts[device] == 2
