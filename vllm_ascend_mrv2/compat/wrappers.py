@@ -1,0 +1,143 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Names of core that kernel replacements are bound to, where core's kernel registry cannot serve.
+
+Core's registry (`vllm.triton_utils.dispatcher`) replaces a Triton kernel by a function of the same
+arguments. It cannot where a kernel gets tables of device addresses, where its grid carries what its
+arguments do not, or where the arguments hide what the host knows; there a wrapper function, a method
+or a class is rebound, and it is listed here. What it is bound to is given by the caller: nothing here
+imports another part of this package. Undo with `uninstall()`.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+_GPU = "vllm.v1.worker.gpu"
+_ALL_KNOWN = "0.30 to 0.33"
+_UNTIL_TRITON = "a Triton for this device serves core's kernels"
+
+
+@dataclass(frozen=True)
+class Rebinding:
+    """One name of core that is bound to something of ours.
+
+    owner: module, or "module:attribute" for a class or object in it. copies: modules that hold the
+    same object under the same name by from-import. only_if_missing: leave what is there alone.
+    """
+
+    owner: str
+    name: str
+    reason: str
+    core_versions: str
+    goes_when: str
+    copies: tuple[str, ...] = ()
+    only_if_missing: bool = False
+
+    @property
+    def key(self) -> str:
+        return f"{self.owner}.{self.name}"
+
+
+REBINDINGS: tuple[Rebinding, ...] = (
+    Rebinding(
+        owner="vllm.triton_utils:triton",
+        name="next_power_of_2",
+        reason="core's placeholder for an absent Triton lacks it, and core's wrappers call it on "
+        "the host before they launch",
+        core_versions=_ALL_KNOWN,
+        goes_when="TritonPlaceholder defines it",
+        only_if_missing=True,
+    ),
+    Rebinding(
+        owner=f"{_GPU}.buffer_utils",
+        name="UvaBufferPool",
+        reason="without UVA core copies every host table whole in every step, each a drain of the "
+        "compute stream; ours copies what changed",
+        core_versions=_ALL_KNOWN,
+        goes_when="core tracks which tables changed, or pinned memory is proven on CANN",
+    ),
+    Rebinding(
+        owner=f"{_GPU}.buffer_utils:StagedWriteTensor",
+        name="apply_write",
+        reason="_apply_write_kernel is launched once per write range, and takes three more tables "
+        "to the device than a scatter needs",
+        core_versions=_ALL_KNOWN,
+        goes_when=_UNTIL_TRITON,
+    ),
+    Rebinding(
+        owner=f"{_GPU}.block_table",
+        name="BlockTables",
+        copies=(f"{_GPU}.model_runner",),
+        reason="its kernels get uint64 tables of device addresses",
+        core_versions=_ALL_KNOWN,
+        goes_when=_UNTIL_TRITON,
+    ),
+    Rebinding(
+        owner=f"{_GPU}.sample.gumbel",
+        name="gumbel_sample",
+        copies=(
+            f"{_GPU}.sample.sampler",
+            f"{_GPU}.spec_decode.speculator",
+            f"{_GPU}.spec_decode.dspark.speculator",
+        ),
+        reason="its kernel returns per-block maxima, which torch operators need not form",
+        core_versions=_ALL_KNOWN,
+        goes_when=_UNTIL_TRITON,
+    ),
+    Rebinding(
+        owner=f"{_GPU}.sample.sampler",
+        name="Sampler",
+        copies=(f"{_GPU}.model_runner",),
+        reason="only the sampler knows on the host which rows are greedy, and when a seed changes",
+        core_versions=_ALL_KNOWN,
+        goes_when=_UNTIL_TRITON,
+    ),
+)
+
+_MISSING = object()
+_originals: list[tuple[Any, str, Any]] = []
+
+
+def _resolve(owner: str) -> Any:
+    module_name, _, attribute = owner.partition(":")
+    module = importlib.import_module(module_name)
+    return getattr(module, attribute) if attribute else module
+
+
+def install(replacements: Mapping[str, Any]) -> None:
+    """Bind every name of REBINDINGS. Idempotent.
+
+    replacements: `Rebinding.key` -> object. Raises KeyError unless they are exactly the table's, and
+    AttributeError where core has no such name (then nothing is bound).
+    """
+    keys = {rebinding.key for rebinding in REBINDINGS}
+    if keys != set(replacements):
+        raise KeyError(
+            f"replacements and compat.wrappers.REBINDINGS differ: {sorted(keys ^ set(replacements))}"
+        )
+    bindings: list[tuple[Any, str, Any]] = []
+    for rebinding in REBINDINGS:
+        replacement = replacements[rebinding.key]
+        for holder in (rebinding.owner, *rebinding.copies):
+            host = _resolve(holder)
+            if rebinding.only_if_missing:
+                if not hasattr(host, rebinding.name):
+                    bindings.append((host, rebinding.name, replacement))
+            elif getattr(host, rebinding.name) is not replacement:
+                bindings.append((host, rebinding.name, replacement))
+    for host, name, replacement in bindings:
+        _originals.append((host, name, vars(host).get(name, _MISSING)))
+        setattr(host, name, replacement)
+
+
+def uninstall() -> None:
+    """Give core its own names back, in reverse order."""
+    while _originals:
+        host, name, original = _originals.pop()
+        if original is _MISSING:
+            delattr(host, name)
+        else:
+            setattr(host, name, original)

@@ -1,0 +1,232 @@
+# SPDX-License-Identifier: Apache-2.0
+# ruff: noqa: N803  (names are those of core's kernels, so that launches by keyword bind)
+"""Torch replacements of the kernels of core's `v1/worker/gpu/input_batch.py`.
+
+Each function has its kernel's signature and writes what the kernel writes, bit for bit; the grid
+is recovered from tensor shapes. Batches without drafts only: speculative decoding is refused.
+
+Names used below, with R the number of requests in the batch and T the length of a token buffer:
+`idx_mapping` is [R] int64, batch row -> request state row; `query_start_loc` is [>= R + 1] int32;
+request state tensors are [max_num_reqs] int32 unless said otherwise.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from vllm_ascend_mrv2.kernels import constants, ragged
+from vllm_ascend_mrv2.kernels.errors import NotReplacedError
+
+
+def prepare_prefill_inputs(
+    input_ids_ptr: torch.Tensor,
+    next_prefill_tokens_ptr: torch.Tensor,
+    next_prefill_tokens_stride: int,
+    num_lookahead: int,
+    idx_mapping_ptr: torch.Tensor,
+    query_start_loc_ptr: torch.Tensor,
+    all_token_ids_ptr: torch.Tensor,
+    all_token_ids_stride: int,
+    prefill_lens_ptr: torch.Tensor,
+    num_computed_tokens_ptr: torch.Tensor,
+    BLOCK_SIZE: int,
+    LOOKAHEAD_BLOCK: int,
+) -> None:
+    """Copy the scheduled prompt tokens of prefilling rows into the batch.
+
+    Writes input_ids [T] int32 in place, and next_prefill_tokens [num_lookahead, max_num_reqs] int32:
+    the tokens after the scheduled ones, 0 past the prompt. Rows that do not prefill are untouched.
+    all_token_ids: [max_num_reqs, max_model_len] int32, contiguous.
+    """
+    num_reqs, num_tokens = idx_mapping_ptr.shape[0], input_ids_ptr.shape[0]
+    starts = query_start_loc_ptr
+    all_tokens = all_token_ids_ptr.view(-1)
+
+    num_computed = num_computed_tokens_ptr.index_select(0, idx_mapping_ptr)
+    prefill_len = prefill_lens_ptr.index_select(0, idx_mapping_ptr)
+    prefilling = num_computed < prefill_len
+    row_base = torch.add(num_computed, idx_mapping_ptr, alpha=all_token_ids_stride)
+
+    rows = ragged.rows_of(starts, num_reqs, num_tokens)
+    wanted = prefilling.index_select(0, rows).logical_and_(ragged.in_batch(starts, num_reqs, num_tokens))
+    source = (row_base - starts[:num_reqs]).index_select(0, rows)
+    source.add_(constants.arange(num_tokens, source.device)).mul_(wanted)
+    torch.where(wanted, all_tokens.index_select(0, source), input_ids_ptr, out=input_ids_ptr)
+
+    after = num_computed + ragged.lengths(starts, num_reqs)
+    for ahead in range(num_lookahead):
+        inside = (after + ahead) < prefill_len
+        source = torch.add(after + ahead, idx_mapping_ptr, alpha=all_token_ids_stride).mul_(inside)
+        upcoming = next_prefill_tokens_ptr[ahead]
+        token = all_tokens.index_select(0, source).mul_(inside)
+        upcoming[idx_mapping_ptr] = torch.where(prefilling, token, upcoming.index_select(0, idx_mapping_ptr))
+
+
+def prepare_pos_seq_lens(
+    pos_ptr: torch.Tensor,
+    seq_lens_ptr: torch.Tensor,
+    idx_mapping_ptr: torch.Tensor,
+    query_start_loc_ptr: torch.Tensor,
+    num_computed_tokens_ptr: torch.Tensor,
+    max_num_reqs: int,
+    BLOCK_SIZE: int,
+) -> None:
+    """Write positions [T] int64 of the batch's tokens and seq_lens [max_num_reqs] int32.
+
+    seq_lens past the batch become 0; positions past the batch's tokens keep their value.
+    """
+    num_reqs, num_tokens = idx_mapping_ptr.shape[0], pos_ptr.shape[0]
+    starts = query_start_loc_ptr
+    num_computed = num_computed_tokens_ptr.index_select(0, idx_mapping_ptr)
+    torch.add(num_computed, ragged.lengths(starts, num_reqs), out=seq_lens_ptr[:num_reqs])
+    if num_reqs < max_num_reqs:
+        seq_lens_ptr[num_reqs:].zero_()
+    rows = ragged.rows_of(starts, num_reqs, num_tokens)
+    row_base = num_computed - starts[:num_reqs]
+    positions = row_base.index_select(0, rows) + constants.arange(num_tokens, pos_ptr.device, pos_ptr.dtype)
+    torch.where(ragged.in_batch(starts, num_reqs, num_tokens), positions, pos_ptr, out=pos_ptr)
+
+
+def combine_sampled_and_draft_tokens(
+    input_ids_ptr: torch.Tensor,
+    idx_mapping_ptr: torch.Tensor,
+    last_sampled_tokens_ptr: torch.Tensor,
+    query_start_loc_ptr: torch.Tensor,
+    seq_lens_ptr: torch.Tensor,
+    prefill_len_ptr: torch.Tensor,
+    draft_tokens_ptr: torch.Tensor,
+    draft_tokens_stride: int,
+    cu_num_logits_ptr: torch.Tensor,
+    logits_indices_ptr: torch.Tensor,
+    BLOCK_SIZE: int,
+    NUM_NEW_SAMPLED_TOKENS: int = 1,
+) -> None:
+    """Put each decoding row's last sampled token into the batch; write logits_indices.
+
+    Writes input_ids [T] int32 in place and logits_indices [R] int64: each row's last token.
+    last_sampled_tokens: [max_num_reqs, 1] int64.
+
+    Raises NotReplacedError where rows have drafts, or sample no token of their own (diffusion).
+    """
+    num_reqs = idx_mapping_ptr.shape[0]
+    if NUM_NEW_SAMPLED_TOKENS != 1 or logits_indices_ptr.shape[0] != num_reqs:
+        raise NotReplacedError(
+            f"speculative decoding: {logits_indices_ptr.shape[0]} logits for {num_reqs} requests "
+            f"with {NUM_NEW_SAMPLED_TOKENS} sampled token each. The draft-token half of "
+            "_combine_sampled_and_draft_tokens_kernel has no replacement on this device; start "
+            "without --speculative-config."
+        )
+    last = query_start_loc_ptr[1 : num_reqs + 1] - 1
+    logits_indices_ptr.copy_(last)
+    decoding = seq_lens_ptr[:num_reqs] > prefill_len_ptr.index_select(0, idx_mapping_ptr)
+    sampled = last_sampled_tokens_ptr.view(-1).index_select(0, idx_mapping_ptr).to(input_ids_ptr.dtype)
+    current = input_ids_ptr.index_select(0, logits_indices_ptr)
+    input_ids_ptr[logits_indices_ptr] = torch.where(decoding, sampled, current)
+
+
+def get_num_sampled_and_rejected(
+    num_sampled_ptr: torch.Tensor,
+    num_rejected_ptr: torch.Tensor,
+    seq_lens_ptr: torch.Tensor,
+    cu_num_logits_ptr: torch.Tensor,
+    idx_mapping_ptr: torch.Tensor,
+    prefill_len_ptr: torch.Tensor,
+) -> None:
+    """Zero num_sampled [R] of rows still prefilling; write num_rejected [R]. Both int32."""
+    num_reqs = idx_mapping_ptr.shape[0]
+    complete = seq_lens_ptr[:num_reqs] >= prefill_len_ptr.index_select(0, idx_mapping_ptr)
+    num_sampled_ptr.mul_(complete)
+    num_logits = ragged.lengths(cu_num_logits_ptr, num_reqs)
+    torch.mul(num_logits.sub_(num_sampled_ptr), complete, out=num_rejected_ptr)
+
+
+def post_update(
+    idx_mapping_ptr: torch.Tensor,
+    num_computed_tokens_ptr: torch.Tensor,
+    last_sampled_tokens_ptr: torch.Tensor,
+    output_bin_counts_ptr: torch.Tensor | None,
+    output_bin_counts_stride: int,
+    sampled_tokens_ptr: torch.Tensor,
+    sampled_tokens_stride: int,
+    num_sampled_ptr: torch.Tensor,
+    num_rejected_ptr: torch.Tensor,
+    query_start_loc_ptr: torch.Tensor | None,
+    all_token_ids_ptr: torch.Tensor,
+    all_token_ids_stride: int,
+    total_len_ptr: torch.Tensor,
+    **launch_options: Any,
+) -> None:
+    """Advance the request state by what this step sampled.
+
+    sampled_tokens: [R, 1] int64; num_sampled (0 or 1) and num_rejected: [R] int32;
+    all_token_ids: [max_num_reqs, max_model_len] int32, output_bin_counts: [max_num_reqs, vocab_size]
+    int32, both contiguous. A negative idx_mapping entry marks a row without a request.
+
+    Every write adds a difference (0 for rows that write nothing), so that such rows may share
+    state row 0 with a request without an order among the writes.
+
+    Raises NotReplacedError where more than one token per request may have been sampled.
+    """
+    if sampled_tokens_ptr.shape[1] != 1:
+        raise NotReplacedError(
+            f"speculative decoding: up to {sampled_tokens_ptr.shape[1]} sampled tokens per request "
+            "have no replacement of _post_update_kernel on this device; start without "
+            "--speculative-config."
+        )
+    num_reqs = idx_mapping_ptr.shape[0]
+    real = idx_mapping_ptr >= 0
+    rows = idx_mapping_ptr.clamp_min(0)
+    num_sampled = num_sampled_ptr[:num_reqs] * real
+    token = sampled_tokens_ptr[:, 0]
+
+    last_sampled = last_sampled_tokens_ptr.view(-1)
+    last_sampled.index_add_(0, rows, (token - last_sampled.index_select(0, rows)).mul_(num_sampled))
+
+    all_tokens = all_token_ids_ptr.view(-1)
+    target = torch.add(total_len_ptr.index_select(0, rows), rows, alpha=all_token_ids_stride).mul_(num_sampled)
+    change = (token.to(all_tokens.dtype) - all_tokens.index_select(0, target)).mul_(num_sampled)
+    all_tokens.index_add_(0, target, change)
+    total_len_ptr.index_add_(0, rows, num_sampled)
+
+    if output_bin_counts_ptr is not None:
+        # a row that sampled nothing may hold any token
+        counted = torch.add(token, rows, alpha=output_bin_counts_stride).mul_(num_sampled)
+        output_bin_counts_ptr.view(-1).index_add_(0, counted, num_sampled)
+
+    delta = -num_rejected_ptr[:num_reqs]
+    if query_start_loc_ptr is not None:
+        delta.add_(ragged.lengths(query_start_loc_ptr, num_reqs))
+    num_computed_tokens_ptr.index_add_(0, rows, delta.mul_(real))
+
+
+def post_update_num_computed_tokens(
+    idx_mapping_ptr: torch.Tensor,
+    num_computed_tokens_ptr: torch.Tensor,
+    query_start_loc_ptr: torch.Tensor,
+) -> None:
+    """Add each row's scheduled tokens to num_computed_tokens [max_num_reqs] int32."""
+    query_lens = ragged.lengths(query_start_loc_ptr, idx_mapping_ptr.shape[0])
+    num_computed_tokens_ptr.index_add_(0, idx_mapping_ptr, query_lens)
+
+
+def expand_idx_mapping(
+    idx_mapping_ptr: torch.Tensor,
+    expanded_idx_mapping_ptr: torch.Tensor,
+    expanded_local_pos_ptr: torch.Tensor,
+    cu_num_logits_ptr: torch.Tensor,
+    BLOCK_SIZE: int,
+) -> None:
+    """Write, per logit, its request state row and its position among its row's logits.
+
+    expanded_idx_mapping: [num_logits] of idx_mapping's dtype; expanded_local_pos: [num_logits] int32;
+    cu_num_logits: [R + 1] int32. Logits past cu_num_logits[R] keep their value.
+    """
+    num_reqs, num_logits = idx_mapping_ptr.shape[0], expanded_idx_mapping_ptr.shape[0]
+    rows = ragged.rows_of(cu_num_logits_ptr, num_reqs, num_logits)
+    inside = ragged.in_batch(cu_num_logits_ptr, num_reqs, num_logits)
+    local = constants.arange(num_logits, rows.device, torch.int32) - cu_num_logits_ptr.index_select(0, rows)
+    out = expanded_idx_mapping_ptr
+    torch.where(inside, idx_mapping_ptr.index_select(0, rows), out, out=out)
+    torch.where(inside, local, expanded_local_pos_ptr, out=expanded_local_pos_ptr)
