@@ -55,20 +55,13 @@ def build(force: bool) -> None:
 
 
 @emulator.command()
-@click.option(
-    "--shell",
-    type=click.Choice(["sh", "fish", "csh"]),
-    default="sh",
-    show_default=True,
-    help="Whose syntax to print; sh is also right for bash and zsh.",
-)
-def env(shell: str) -> None:
+def env() -> None:
     """Print the exports that select the emulated device, as a toolkit's set_env.sh does.
 
     \b
     eval "$(vllm-ascend-mrv2 emulator env)"
     """
-    click.echo(prepared().exports(shell))
+    click.echo(prepared().exports())
 
 
 @emulator.command(context_settings={"allow_interspersed_args": False})

@@ -63,33 +63,14 @@ class Toolkit:
             path += ":" + base["LD_LIBRARY_PATH"]
         return {**base, **self.variables(), "LD_LIBRARY_PATH": path}
 
-    def exports(self, shell: str) -> str:
-        """The same as commands of `shell` (sh, fish or csh), for it to evaluate."""
-        lib = str(self.path / "lib64")
-        if shell == "fish":
-            lines = [f"set -gx {k} {_fish_quote(v)}" for k, v in self.variables().items()]
-            # LD_LIBRARY_PATH is no path variable to fish: joined by hand, or it would be a list.
-            lines.append(
-                f"set -gx LD_LIBRARY_PATH (string join ':' {_fish_quote(lib)} $LD_LIBRARY_PATH)"
-            )
-        elif shell == "csh":
-            lines = [f"setenv {k} {shlex.quote(v)};" for k, v in self.variables().items()]
-            lines.append(
-                f"if ($?LD_LIBRARY_PATH) setenv LD_LIBRARY_PATH {shlex.quote(lib)}:"
-                f'"$LD_LIBRARY_PATH";\n'
-                f"if (! $?LD_LIBRARY_PATH) setenv LD_LIBRARY_PATH {shlex.quote(lib)};"
-            )
-        else:
-            lines = [f"export {k}={shlex.quote(v)}" for k, v in self.variables().items()]
-            lines.append(
-                f"export LD_LIBRARY_PATH={shlex.quote(lib)}"
-                '"${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}"'
-            )
+    def exports(self) -> str:
+        """The same as commands for sh, bash and zsh to evaluate."""
+        lines = [f"export {k}={shlex.quote(v)}" for k, v in self.variables().items()]
+        lines.append(
+            f"export LD_LIBRARY_PATH={shlex.quote(str(self.path / 'lib64'))}"
+            '"${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}"'
+        )
         return "\n".join(lines)
-
-
-def _fish_quote(text: str) -> str:
-    return "'" + text.replace("\\", "\\\\").replace("'", "\\'") + "'"
 
 
 def cache_root(environ: Mapping[str, str]) -> Path:
@@ -171,6 +152,8 @@ def build_key(source: Path, stack: Stack) -> str:
     for fact in facts:
         digest.update(fact.encode() + b"\0")
     for path in sorted(p for p in source.rglob("*") if p.is_file()):
+        if path.name.startswith(".") or path.name.endswith("~"):
+            continue  # what editors leave
         digest.update(path.relative_to(source).as_posix().encode() + b"\0")
         digest.update(hashlib.sha256(path.read_bytes()).digest())
     return digest.hexdigest()[:16]

@@ -36,9 +36,11 @@ def version_problems(installed: Callable[[str], str | None] = _installed) -> lis
     for name, wanted in stack().items():
         found = installed(name)
         if found is None or found.split("+")[0] != wanted:
-            option = "--no-deps " if name == "vllm" else ""
+            mend = f"pip install {name}=={wanted}"
+            if name == "vllm":
+                mend = "vllm-ascend-mrv2 install-core" + (" --replace" if found else "")
             lines.append(
                 f"{name} {found or 'is not installed'}: this release is verified with {wanted}; "
-                f"pip install {option}{name}=={wanted}"
+                f"{mend}"
             )
     return lines
