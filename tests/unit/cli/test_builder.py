@@ -1,0 +1,228 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Building: once, atomically, with errors that say what to do. Real compiler, small project."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import astuple
+from pathlib import Path
+
+import pytest
+
+from vllm_ascend_mrv2.cli import builder
+from vllm_ascend_mrv2.cli.builder import ensure_built
+from vllm_ascend_mrv2.cli.console import CliError
+from vllm_ascend_mrv2.cli.toolkit import Stack
+
+# Appends a step to every library, which runs after it has been linked.
+_EXTRA_STEP = """
+add_custom_target(extra ALL COMMAND {command} VERBATIM)
+add_dependencies(extra ascendcl opapi hccl)
+"""
+
+
+def _add_step(project: Path, command: str) -> None:
+    with (project / "CMakeLists.txt").open("a") as file:
+        file.write(_EXTRA_STEP.format(command=command))
+
+
+def _toolkits(cache: Path) -> list[str]:
+    folder = cache / "toolkits"
+    return sorted(path.name for path in folder.iterdir()) if folder.exists() else []
+
+
+def _start(project: Path, stack: Stack, cache: Path) -> subprocess.Popen[str]:
+    """ensure_built in a process and a process group of its own."""
+    code = (
+        "import sys; from pathlib import Path\n"
+        "from vllm_ascend_mrv2.cli.builder import ensure_built\n"
+        "from vllm_ascend_mrv2.cli.toolkit import Stack\n"
+        "a, b, c, d, e, f = sys.argv[1:]\n"
+        "print(ensure_built(Path(a), Stack(Path(c), d, Path(e), f), Path(b)).path)\n"
+    )
+    return subprocess.Popen(
+        [sys.executable, "-c", code, str(project), str(cache), *map(str, astuple(stack))],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+
+
+def _wait_for(path: Path, seconds: float = 60) -> None:
+    deadline = time.monotonic() + seconds
+    while not path.exists():
+        assert time.monotonic() < deadline, f"{path} did not appear"
+        time.sleep(0.02)
+
+
+def test_builds_once_and_again_when_the_sources_change(
+    project: Path, stack: Stack, tmp_path: Path
+) -> None:
+    cache = tmp_path / "cache"
+    first = ensure_built(project, stack, cache)
+    assert first.is_complete()
+    assert (first.path / "opp").is_dir()
+    facts = json.loads((first.path / "build.json").read_text())
+    assert facts["torch_version"] == stack.torch_version
+    built_at = (first.path / "build.json").stat().st_mtime_ns
+
+    again = ensure_built(project, stack, cache)
+    assert again == first
+    assert (again.path / "build.json").stat().st_mtime_ns == built_at
+
+    (project / "one.cpp").write_text("int one() { return 2; }\n")
+    assert ensure_built(project, stack, cache) != first
+    assert len(_toolkits(cache)) == 2, "a running process may still use the first"
+
+
+def test_old_toolkits_are_removed(
+    project: Path, stack: Stack, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(builder, "_KEPT_TOOLKITS", 2)
+    cache = tmp_path / "cache"
+    built = []
+    for number in range(3):
+        (project / "one.cpp").write_text(f"int one() {{ return {number}; }}\n")
+        built.append(ensure_built(project, stack, cache).path.name)
+        time.sleep(0.01)
+    assert _toolkits(cache) == sorted(built[1:])
+
+
+def test_installed_sources_leave_no_work_tree(project: Path, stack: Stack, tmp_path: Path) -> None:
+    installed = tmp_path / "_csrc" / "emulator"
+    installed.parent.mkdir()
+    project.rename(installed)
+    assert ensure_built(installed, stack, tmp_path / "cache").is_complete()
+    assert list((tmp_path / "cache" / "work").iterdir()) == []
+
+
+def test_two_builds_at_once_are_one(project: Path, stack: Stack, tmp_path: Path) -> None:
+    marks = tmp_path / "marks"
+    _add_step(project, f"sh -c \"echo built >> '{marks}'; sleep 1\"")
+    processes = [_start(project, stack, tmp_path / "cache") for _ in range(2)]
+    outputs = [process.communicate(timeout=120) for process in processes]
+    assert [process.returncode for process in processes] == [0, 0], outputs
+    assert outputs[0][0] == outputs[1][0]
+    assert marks.read_text().splitlines() == ["built"]
+    assert "waiting for it" in outputs[0][1] + outputs[1][1]
+
+
+def test_a_compile_error_shows_the_first_error_and_the_log(
+    project: Path, stack: Stack, tmp_path: Path
+) -> None:
+    (project / "one.cpp").write_text("int one() { return undeclared_name; }\n")
+    with pytest.raises(CliError, match="undeclared_name") as e:
+        ensure_built(project, stack, tmp_path / "cache")
+    log = Path(e.value.why.removeprefix("the whole log is "))
+    assert "undeclared_name" in log.read_text()
+    assert _toolkits(tmp_path / "cache") == []
+
+
+def test_a_build_that_makes_no_library_is_no_toolkit(
+    project: Path, stack: Stack, tmp_path: Path
+) -> None:
+    text = (project / "CMakeLists.txt").read_text()
+    (project / "CMakeLists.txt").write_text(text.replace(" opapi", ""))
+    with pytest.raises(CliError, match=r"without libopapi\.so"):
+        ensure_built(project, stack, tmp_path / "cache")
+    assert _toolkits(tmp_path / "cache") == []
+
+
+def test_too_little_space_is_said_before_the_build(
+    project: Path, stack: Stack, tmp_path: Path
+) -> None:
+    with pytest.raises(CliError, match="too little disk space") as e:
+        ensure_built(project, stack, tmp_path / "cache", min_free_bytes=1 << 60)
+    assert "VLLM_ASCEND_MRV2_CACHE" in e.value.do
+    assert _toolkits(tmp_path / "cache") == []
+
+
+def test_a_disk_that_fills_up_during_the_build(project: Path, stack: Stack, tmp_path: Path) -> None:
+    # /dev/full answers every write with the kernel's ENOSPC, as a full disk does.
+    _add_step(project, "cp one.cpp /dev/full WORKING_DIRECTORY ${CMAKE_SOURCE_DIR}")
+    with pytest.raises(CliError, match=r"The disk under .* is full"):
+        ensure_built(project, stack, tmp_path / "cache")
+    assert _toolkits(tmp_path / "cache") == []
+
+
+def test_a_disk_that_fills_up_under_our_own_writes(
+    project: Path, stack: Stack, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cache = tmp_path / "cache"
+    original = builder.shutil.copytree
+
+    def copy_to_a_full_disk(source: Path, target: Path, **options: bool) -> None:
+        monkeypatch.undo()  # copytree calls itself by this name
+        original(source, target, **options)
+        with Path("/dev/full").open("w") as full:
+            full.write("x")
+
+    monkeypatch.setattr(builder.shutil, "copytree", copy_to_a_full_disk)
+    with pytest.raises(CliError, match=r"The disk under .* is full"):
+        ensure_built(project, stack, cache)
+    assert _toolkits(cache) == []
+    assert ensure_built(project, stack, cache).is_complete()
+
+
+def test_a_cache_that_cannot_be_written(project: Path, stack: Stack, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(CliError, match="cannot be used") as e:
+        ensure_built(project, stack, tmp_path / "file" / "cache")
+    assert "VLLM_ASCEND_MRV2_CACHE" in e.value.do
+
+
+@pytest.mark.parametrize("whom", ["group", "parent"])
+def test_a_killed_build_leaves_nothing_and_the_next_one_succeeds(
+    project: Path, stack: Stack, tmp_path: Path, whom: str
+) -> None:
+    cache, started, ended = tmp_path / "cache", tmp_path / "started", tmp_path / "ended"
+    step = f"sh -c \"touch '{started}'; sleep 2; touch '{ended}'\""
+    _add_step(project, step)
+    killed = _start(project, stack, cache)
+    _wait_for(started)
+    # ninja outlives its parent, and the compilers, in process groups of their own, outlive both.
+    if whom == "group":
+        os.killpg(killed.pid, signal.SIGKILL)
+    else:
+        killed.kill()
+    killed.wait()
+    assert _toolkits(cache) == []
+
+    text = (project / "CMakeLists.txt").read_text()
+    (project / "CMakeLists.txt").write_text(text.replace(step, "true"))
+    assert ensure_built(project, stack, cache).is_complete()
+    assert ended.exists(), "orphans were waited for: a second ninja would have met them"
+    assert len(_toolkits(cache)) == 1
+
+
+def test_sigterm_stops_the_compilers_too(project: Path, stack: Stack, tmp_path: Path) -> None:
+    started = tmp_path / "started"
+    _add_step(
+        project, f"sh -c \"echo $$ > '{started}.new'; mv '{started}.new' '{started}'; sleep 60\""
+    )
+    process = _start(project, stack, tmp_path / "cache")
+    _wait_for(started)
+    process.terminate()
+    assert process.wait(timeout=30) == 128 + signal.SIGTERM
+    assert not Path("/proc", started.read_text().strip()).exists()
+    assert _toolkits(tmp_path / "cache") == []
+
+
+def test_a_compiler_without_cpp20_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CXX", "/bin/false")
+    with pytest.raises(CliError, match=r"/bin/false does not compile C\+\+20") as e:
+        builder.find_tools()
+    assert "apt-get install g++" in e.value.do
+
+
+def test_missing_cmake_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(builder, "_search_path", lambda: str(tmp_path))
+    with pytest.raises(CliError, match=r"^cmake was not found") as e:
+        builder.find_tools()
+    assert "vllm-ascend-mrv2[emulator]" in e.value.do

@@ -1,0 +1,116 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What install-core decides from the metadata that is there, and what it asks pip for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from vllm_ascend_mrv2.cli import install_core
+from vllm_ascend_mrv2.cli.console import CliError
+from vllm_ascend_mrv2.compat import pins
+
+WANT = pins.stack()["vllm"]
+TORCH = pins.stack()["torch"]
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> list[tuple[list[str], dict[str, str]]]:
+    """What pip would have been asked for; nothing is downloaded."""
+    calls: list[tuple[list[str], dict[str, str]]] = []
+    monkeypatch.setattr(
+        install_core,
+        "_pip",
+        lambda _step, arguments, environment: calls.append((arguments, environment)),
+    )
+    return calls
+
+
+Asked = list[tuple[list[str], dict[str, str]]]
+
+
+def test_an_empty_environment_gets_the_empty_target(
+    site: Callable[..., Path], asked: Asked
+) -> None:
+    site("torch", f"{TORCH}+cpu")
+    site("pip", "26.0", alone=True)
+    install_core.install()
+    (build, environment), (requirements, _) = asked
+    assert build == ["--no-cache-dir", "--no-deps", "--no-binary=vllm", f"vllm=={WANT}"]
+    assert environment["VLLM_TARGET_DEVICE"] == "empty"
+    assert not Path(environment["CARGO"]).exists()
+    assert requirements[-1] == f"vllm=={WANT}"
+    assert "-c" in requirements, "pip must not replace torch"
+
+
+def test_a_complete_core_is_left_alone(site: Callable[..., Path], asked: Asked) -> None:
+    site("six", "1.17.0")
+    site(
+        *("vllm", WANT, "six>=1.16", "absent; extra == 'bench'"),
+        "absent; python_version < '3'",
+        alone=True,
+    )
+    install_core.install()
+    assert asked == []
+
+
+def test_a_missing_requirement_is_completed_without_a_build(
+    site: Callable[..., Path], asked: Asked
+) -> None:
+    site("torch", TORCH)
+    site("pip", "26.0")
+    site("six", "1.0")
+    site("vllm", WANT, "six>=1.16", alone=True)
+    install_core.install()
+    assert len(asked) == 1
+    assert asked[0][0][-1] == f"vllm=={WANT}"
+    assert "--no-binary=vllm" not in asked[0][0]
+
+
+@pytest.mark.parametrize(
+    ("version", "requires", "named"),
+    [("0.1.0", (), "vLLM 0.1.0"), (WANT, ("nvidia-cutlass-dsl==4.8.0",), "its CUDA build")],
+)
+def test_another_core_is_replaced_only_when_told(
+    site: Callable[..., Path], asked: Asked, version: str, requires: tuple[str, ...], named: str
+) -> None:
+    site("torch", TORCH)
+    site("pip", "26.0")
+    site("vllm", version, *requires, alone=True)
+    with pytest.raises(CliError, match=named) as e:
+        install_core.install()
+    assert "install-core --replace" in e.value.do
+    assert asked == []
+    install_core.install(replace=True)
+    assert "--force-reinstall" in asked[0][0]
+
+
+@pytest.mark.parametrize("installed", [None, "2.14.0"])
+def test_torch_comes_first(site: Callable[..., Path], asked: Asked, installed: str | None) -> None:
+    if installed is not None:
+        site("torch", installed)
+    site("pip", "26.0", alone=True)
+    with pytest.raises(CliError, match=f"torch {TORCH} must be installed first"):
+        install_core.install()
+    assert asked == []
+
+
+def test_an_environment_without_pip(site: Callable[..., Path], asked: Asked) -> None:
+    site("torch", TORCH, alone=True)
+    with pytest.raises(CliError, match="has no pip"):
+        install_core.install()
+
+
+def test_run_installs_only_where_there_is_none(site: Callable[..., Path], asked: Asked) -> None:
+    site("torch", TORCH)
+    site("pip", "26.0")
+    site("vllm", "0.1.0", alone=True)
+    install_core.ensure_installed()
+    assert asked == [], "another core is the user's; the start-up check speaks about it"
+
+
+def test_a_failing_pip_is_reported_with_its_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(CliError, match="Building vLLM failed: pip ended with exit code 2"):
+        install_core._pip("Building vLLM", ["--no-such-option"], {})

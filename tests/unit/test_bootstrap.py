@@ -1,0 +1,86 @@
+# SPDX-License-Identifier: Apache-2.0
+"""tools/bootstrap.py: steps are skipped when done, and named when they fail."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import subprocess
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+SCRIPT = Path(__file__).parents[2] / "tools" / "bootstrap.py"
+
+
+@pytest.fixture
+def bootstrap(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    spec = importlib.util.spec_from_file_location("bootstrap", SCRIPT)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    monkeypatch.setitem(sys.modules, "bootstrap", module)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_steps_are_skipped_when_done_and_stop_at_the_first_failure(
+    bootstrap: ModuleType, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    ran: list[str] = []
+
+    def step(name: str, *, done: bool = False, error: str = "") -> object:
+        def work() -> None:
+            ran.append(name)
+            if error:
+                raise bootstrap.StepError(error)
+
+        return bootstrap.Step(name, "nothing", lambda: done, work)
+
+    steps = [step("a"), step("b", done=True), step("c", error="no such thing"), step("d")]
+    monkeypatch.setattr(bootstrap, "plan", lambda _target, _models: steps)
+    monkeypatch.setattr(sys, "argv", ["bootstrap.py", "run"])
+    assert bootstrap.main() == 1
+    assert ran == ["a", "c"]
+    out = capsys.readouterr().out
+    assert "error: step 3 of 4 (c) failed.\n  why: no such thing" in out
+
+
+def test_a_stamp_is_good_for_its_content_only(bootstrap: ModuleType, tmp_path: Path) -> None:
+    stamp, source = tmp_path / "stamps" / "s", tmp_path / "source"
+    source.write_text("1")
+    assert not bootstrap.stamped(stamp, bootstrap.content_hash(source))
+    bootstrap.write_stamp(stamp, bootstrap.content_hash(source))
+    assert bootstrap.stamped(stamp, bootstrap.content_hash(source))
+    source.write_text("2")
+    assert not bootstrap.stamped(stamp, bootstrap.content_hash(source))
+
+
+def test_an_unknown_model_is_refused_before_anything_is_installed() -> None:
+    shown = subprocess.run(
+        [sys.executable, SCRIPT, "run", "gpt-5"], capture_output=True, text=True, timeout=60
+    )
+    assert shown.returncode == 1
+    assert "No maker for the model 'gpt-5'" in shown.stdout
+    assert "[1/" not in shown.stdout
+
+
+def test_a_missing_compiler_is_named_with_its_package(
+    bootstrap: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.delenv("CXX", raising=False)
+    assert bootstrap.missing_system_packages(compiler=True) == ["g++"]
+    assert bootstrap.missing_system_packages(compiler=False) == []
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    with pytest.raises(bootstrap.StepError, match=r"apt-get install .* g\+\+"):
+        bootstrap.system_step(compiler=True).work()
+
+
+def test_a_program_that_fails_is_named(bootstrap: ModuleType) -> None:
+    with pytest.raises(bootstrap.StepError, match="`false` ended with exit code 1"):
+        bootstrap.run(["false"])
+    with pytest.raises(bootstrap.StepError, match="could not be started"):
+        bootstrap.run(["/no/such/program"])
