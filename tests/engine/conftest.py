@@ -1,0 +1,83 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Fixtures of the engine tests: checkpoints, and a pool that keeps one server up per process.
+
+A server takes about 15 s to start and 2 GB: tests that want the same one stand together, in one
+`xdist_group`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.engine import checkpoints
+from tests.engine.server import Server, ServerSpec
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line(
+        "markers", "long: minutes long; `make exactness` runs it, `make test` runs its short form"
+    )
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Tests of one server next to each other: a change of server costs a start."""
+
+    def place(item: pytest.Item) -> str:
+        mark = item.get_closest_marker("xdist_group")
+        return f"{item.path}" if mark is None else str(mark.args[0])
+
+    first = {}
+    for index, item in enumerate(items):
+        first.setdefault(place(item), index)
+    items.sort(key=lambda item: first[place(item)])
+
+
+@pytest.fixture(scope="session")
+def tiny(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, str], Path]:
+    """(family, dtype) -> path of that tiny checkpoint."""
+    folder = tmp_path_factory.mktemp("checkpoints")
+    return lambda family, dtype: checkpoints.tiny_checkpoint(folder, family, dtype)
+
+
+@pytest.fixture(scope="session")
+def smollm2() -> Path:
+    """Path of SmolLM2-135M-Instruct."""
+    return checkpoints.smollm2_checkpoint()
+
+
+class ServerPool:
+    """Hands out running servers. Keeps the last one: memory, and tests are ordered by server."""
+
+    def __init__(self, logs: Path) -> None:
+        self._logs = logs
+        self._started = 0
+        self._server: Server | None = None
+
+    def get(self, spec: ServerSpec) -> Server:
+        """A healthy server of this specification, started where the last one is another."""
+        if self._server is not None and self._server.spec == spec and self._server.is_healthy():
+            return self._server
+        self.stop()
+        self._started += 1
+        server = Server(spec, self._logs / f"server-{self._started}.log")
+        server.start()
+        self._server = server
+        return server
+
+    def stop(self) -> None:
+        """Stop the server that is up, if any."""
+        server, self._server = self._server, None
+        if server is not None:
+            server.stop()
+
+
+@pytest.fixture(scope="session")
+def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerPool]:
+    """The pool of this test process."""
+    pool = ServerPool(tmp_path_factory.mktemp("servers"))
+    yield pool
+    pool.stop()

@@ -1,0 +1,186 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A real `vllm serve --device npu` in a process group of its own, and what it leaves behind.
+
+Starts, waits, asks for metrics, stops. Knows no test and no model.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sysconfig
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import httpx
+import openai
+import psutil
+from prometheus_client.parser import text_string_to_metric_families
+
+VLLM = Path(sysconfig.get_path("scripts"), "vllm")
+MODEL_NAME = "served"
+START_TIMEOUT_S = 180
+STOP_TIMEOUT_S = 20  # also what the shutdown test demands
+
+
+class ServerFailed(AssertionError):
+    """The server ended or did not come up; carries the end of its log."""
+
+
+@dataclass(frozen=True)
+class ServerSpec:
+    """All that makes two servers the same: checkpoint, dtype, further arguments, environment."""
+
+    checkpoint: Path
+    dtype: str = "float32"
+    arguments: tuple[str, ...] = ()
+    environment: tuple[tuple[str, str], ...] = ()
+
+
+def environment(extra: Mapping[str, str] | None = None) -> dict[str, str]:
+    """The environment of a vLLM process under test: this one's, without network, with `extra`."""
+    return {
+        **os.environ,
+        "HF_HUB_OFFLINE": "1",
+        "VLLM_NO_USAGE_STATS": "1",
+        "VLLM_LOGGING_COLOR": "0",
+        "NO_COLOR": "1",
+        "COLUMNS": "200",  # argparse wraps its messages to the terminal
+        **(extra or {}),
+    }
+
+
+def free_port() -> int:
+    """A TCP port that nobody listens on now."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+@dataclass
+class Server:
+    """One running server. `start` returns when it is healthy; `stop` always ends its group."""
+
+    spec: ServerSpec
+    log: Path
+    port: int = field(default_factory=free_port)
+    process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+    def command(self) -> list[str]:
+        fixed = ("--device", "npu", "--host", "127.0.0.1", "--port", str(self.port))
+        named = ("--served-model-name", MODEL_NAME, "--dtype", self.spec.dtype)
+        return [str(VLLM), "serve", str(self.spec.checkpoint), *fixed, *named, *self.spec.arguments]
+
+    def start(self) -> None:
+        """Raises ServerFailed, with the log, where it ends or is not healthy in time."""
+        with self.log.open("wb") as log:
+            self.process = subprocess.Popen(
+                self.command(),
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                stdin=subprocess.DEVNULL,
+                env=environment(dict(self.spec.environment)),
+                start_new_session=True,  # one group to signal, whatever it spawns
+            )
+        deadline = time.monotonic() + START_TIMEOUT_S
+        try:
+            while not self.is_healthy():
+                if self.process.poll() is not None:
+                    raise self._failed(f"ended with exit code {self.process.returncode}")
+                if time.monotonic() > deadline:
+                    raise self._failed(f"was not healthy after {START_TIMEOUT_S} s")
+                time.sleep(0.2)
+        except BaseException:
+            self.kill()
+            raise
+
+    def is_healthy(self) -> bool:
+        try:
+            return httpx.get(f"{self.url}/health", timeout=5).status_code == 200
+        except httpx.HTTPError:
+            return False
+
+    def client(self) -> openai.OpenAI:
+        """No retries: a test shall see the first failure."""
+        return openai.OpenAI(base_url=f"{self.url}/v1", api_key="none", max_retries=0, timeout=300)
+
+    def metric(self, name: str) -> float:
+        """The sum of a counter over its labels. Raises KeyError where there is none."""
+        text = httpx.get(f"{self.url}/metrics", timeout=30).text
+        samples = [
+            sample.value
+            for family in text_string_to_metric_families(text)
+            for sample in family.samples
+            if sample.name == name
+        ]
+        if not samples:
+            raise KeyError(f"{name} is not among the server's metrics")
+        return sum(samples)
+
+    def processes(self) -> list[psutil.Process]:
+        """Every live process of the server's session, the server itself included."""
+        assert self.process is not None
+        found = []
+        for process in psutil.process_iter():
+            try:
+                in_session = os.getsid(process.pid) == self.process.pid
+                if in_session and process.status() != psutil.STATUS_ZOMBIE:
+                    found.append(process)
+            except (ProcessLookupError, psutil.NoSuchProcess):
+                continue
+        return found
+
+    def shared_memory(self) -> set[str]:
+        """Files in /dev/shm that a process of the server has open or mapped."""
+        found = set()
+        for process in self.processes():
+            root = Path("/proc", str(process.pid))
+            try:
+                maps = root.joinpath("maps").read_text()
+                found |= {
+                    line.split(maxsplit=5)[5] for line in maps.splitlines() if "/shm/" in line
+                }
+                found |= {str(fd.readlink()) for fd in root.joinpath("fd").iterdir()}
+            except OSError:  # it has just ended
+                continue
+        return {path for path in found if path.startswith("/dev/shm/") and "deleted" not in path}
+
+    def stop(self, how: signal.Signals = signal.SIGTERM) -> int:
+        """Signal the server, wait up to STOP_TIMEOUT_S, end what is left; its exit code.
+
+        Raises subprocess.TimeoutExpired where it did not end by itself.
+        """
+        assert self.process is not None
+        try:
+            if self.process.poll() is None:
+                self.process.send_signal(how)
+            return self.process.wait(STOP_TIMEOUT_S)
+        finally:
+            self.kill()
+
+    def kill(self) -> None:
+        """End every process of the session, at once."""
+        if self.process is None:
+            return
+        for process in self.processes():
+            try:
+                process.kill()
+            except psutil.NoSuchProcess:
+                continue
+        self.process.wait(30)
+
+    def log_tail(self, lines: int = 60) -> str:
+        return "\n".join(self.log.read_text(errors="replace").splitlines()[-lines:])
+
+    def _failed(self, what: str) -> ServerFailed:
+        return ServerFailed(
+            f"`{' '.join(self.command())}` {what}. Its log ends:\n{self.log_tail()}"
+        )
