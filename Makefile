@@ -22,12 +22,13 @@ CXX_FILES = $(shell find csrc -name '*.cpp' -o -name '*.h')
 export HF_HUB_OFFLINE := 1
 export VLLM_NO_USAGE_STATS := 1
 
-.PHONY: help setup serve test lint format bench clean distclean
+.PHONY: help setup serve test exactness lint format bench clean distclean
 .DEFAULT_GOAL := help
 
 help:
 	@echo 'make serve [MODEL=smollm2|tiny-qwen3|...|FOLDER] [PORT=8000] [HOST=127.0.0.1] [ARGS=...]'
 	@echo 'make test  [TESTS="tests/unit ..."] [JOBS=2] [ARGS=...]'
+	@echo 'make exactness              the long form of the exactness tests'
 	@echo 'make bench [ARGS=...]      counters and times, into build/bench'
 	@echo 'make lint | format | setup | clean | distclean'
 
@@ -41,9 +42,16 @@ serve:
 	  --served-model-name $(notdir $(MODEL)) $(ARGS)
 
 # One thread per worker: two workers share two cores.
+PYTEST := OMP_NUM_THREADS=1 $(EMULATED) --guard -- python -m pytest -n $(JOBS) --dist loadgroup
+
 test:
 	@$(PYTHON) tools/bootstrap.py run $(TEST_MODELS)
-	@OMP_NUM_THREADS=1 $(EMULATED) --guard -- python -m pytest -n $(JOBS) --dist loadfile $(TESTS) $(ARGS)
+	@$(PYTEST) -m "not long" $(TESTS) $(ARGS)
+
+# Every prompt and model of the exactness tests, where `make test` takes a few of each.
+exactness:
+	@$(PYTHON) tools/bootstrap.py run $(TEST_MODELS)
+	@$(PYTEST) -m long tests/engine $(ARGS)
 
 bench:
 	@$(PYTHON) tools/bootstrap.py run $(TEST_MODELS)

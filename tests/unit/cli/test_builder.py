@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from dataclasses import astuple
 from pathlib import Path
 
@@ -54,11 +55,19 @@ def _start(project: Path, stack: Stack, cache: Path) -> subprocess.Popen[str]:
     )
 
 
-def _wait_for(path: Path, seconds: float = 60) -> None:
+def _wait_until(condition: Callable[[], bool], seconds: float = 30) -> None:
     deadline = time.monotonic() + seconds
-    while not path.exists():
-        assert time.monotonic() < deadline, f"{path} did not appear"
+    while not condition():
+        assert time.monotonic() < deadline, "it did not come true"
         time.sleep(0.02)
+
+
+def _is_running(pid: int) -> bool:
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except FileNotFoundError:
+        return False
+    return state != "Z"  # dead, and not yet collected by whoever adopted it
 
 
 def test_builds_once_and_again_when_the_sources_change(
@@ -185,7 +194,7 @@ def test_a_killed_build_leaves_nothing_and_the_next_one_succeeds(
     step = f"sh -c \"touch '{started}'; sleep 2; touch '{ended}'\""
     _add_step(project, step)
     killed = _start(project, stack, cache)
-    _wait_for(started)
+    _wait_until(started.exists)
     # ninja outlives its parent, and the compilers, in process groups of their own, outlive both.
     if whom == "group":
         os.killpg(killed.pid, signal.SIGKILL)
@@ -207,10 +216,10 @@ def test_sigterm_stops_the_compilers_too(project: Path, stack: Stack, tmp_path: 
         project, f"sh -c \"echo $$ > '{started}.new'; mv '{started}.new' '{started}'; sleep 60\""
     )
     process = _start(project, stack, tmp_path / "cache")
-    _wait_for(started)
+    _wait_until(started.exists)
     process.terminate()
     assert process.wait(timeout=30) == 128 + signal.SIGTERM
-    assert not Path("/proc", started.read_text().strip()).exists()
+    _wait_until(lambda: not _is_running(int(started.read_text())))
     assert _toolkits(tmp_path / "cache") == []
 
 

@@ -16,6 +16,7 @@ from packaging.requirements import Requirement
 from vllm_ascend_mrv2.compat import pins
 
 ROOT = Path(__file__).parents[3]
+pytestmark = pytest.mark.xdist_group("wheel")  # built once
 
 
 @pytest.fixture(scope="module")
