@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The seam between the runtime (libascendcl) and the libraries built on it (libopapi, libhccl, ...).
-// Nothing of the CANN ABI is declared here: only what our own libraries ask of the runtime.
+// The seam between the runtime (libascendcl) and the libraries built on it (libopapi, libhccl,
+// ...). Nothing of the CANN ABI is declared here: only what our own libraries ask of the runtime.
 #pragma once
 
 #include <cstddef>
@@ -65,6 +65,10 @@ EMU_EXPORT void poison(const std::string& why);
 // The readable and writable alias of a device address. In guard mode the address that the
 // application holds is PROT_NONE; in any other case, and for host memory, it is `address` itself.
 EMU_EXPORT void* host_alias(const void* address);
+
+// On a stream's worker: true once the stream is being torn down. A body that waits for something
+// else than computation (a peer, a host thread) polls this and returns when it becomes true.
+EMU_EXPORT bool task_interrupted();
 
 // Device index of a stream (null: the calling thread's current device).
 EMU_EXPORT int device_of(aclrtStream stream);

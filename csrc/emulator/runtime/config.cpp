@@ -1,0 +1,98 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "runtime/config.h"
+
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+
+namespace emu {
+namespace {
+
+[[noreturn]] void refuse(const char* name, const char* value, const char* expected) {
+  std::fprintf(stderr, "[ascend-emulator] %s='%s' is not valid: expected %s\n", name, value,
+               expected);
+  std::_Exit(2);
+}
+
+const char* get(const char* name) {
+  const char* value = std::getenv(name);
+  return value && *value ? value : nullptr;
+}
+
+uint64_t get_number(const char* name, uint64_t fallback, uint64_t lowest, uint64_t highest,
+                    const char* expected) {
+  const char* value = get(name);
+  if (!value) return fallback;
+  char* end = nullptr;
+  errno = 0;
+  uint64_t number = std::strtoull(value, &end, 10);
+  if (errno || *end || *value == '-' || number < lowest || number > highest) {
+    refuse(name, value, expected);
+  }
+  return number;
+}
+
+std::optional<std::string> get_string(const char* name) {
+  const char* value = get(name);
+  return value ? std::optional<std::string>(value) : std::nullopt;
+}
+
+Config read() {
+  Config c;
+  c.devices = static_cast<int>(
+      get_number("ASCEND_EMU_DEVICES", 2, 0, 64, "a number of devices from 0 to 64"));
+  c.hbm_bytes = get_number("ASCEND_EMU_HBM_BYTES", size_t{16} << 30, size_t{64} << 20,
+                           size_t{1} << 40, "bytes of memory per device, 64 MiB to 1 TiB");
+  c.soc = get_string("ASCEND_EMU_SOC").value_or("Ascend910B3");
+  c.cann_version = get_string("ASCEND_EMU_CANN_VERSION").value_or("9.1.0");
+  if (c.cann_version.size() >= 64) {
+    refuse("ASCEND_EMU_CANN_VERSION", c.cann_version.c_str(), "a version such as 9.1.0");
+  }
+  c.guard = get_number("ASCEND_EMU_GUARD", 0, 0, 1, "0 or 1") == 1;
+  if (get("ASCEND_EMU_SCHEDULE_SEED")) {
+    c.schedule_seed = get_number("ASCEND_EMU_SCHEDULE_SEED", 0, 0, UINT64_MAX, "a number");
+  }
+  c.counters_path = get_string("ASCEND_EMU_COUNTERS");
+  c.trace_path = get_string("ASCEND_EMU_TRACE");
+  c.log_level = static_cast<int>(get_number("ASCEND_GLOBAL_LOG_LEVEL", 3, 0, 4, "0 to 4"));
+  c.log_to_stderr = get_number("ASCEND_SLOG_PRINT_TO_STDOUT", 0, 0, 1, "0 or 1") == 1;
+  return c;
+}
+
+}  // namespace
+
+const Config& config() {
+  static const Config* instance = new Config(read());
+  return *instance;
+}
+
+std::vector<int> visible_devices() {
+  std::vector<int> all;
+  const char* list = std::getenv("ASCEND_RT_VISIBLE_DEVICES");
+  if (!list) {
+    for (int id = 0; id < config().devices; ++id) all.push_back(id);
+    return all;
+  }
+  // As CANN documents it: ids after the first invalid one are not visible.
+  while (*list) {
+    char* end = nullptr;
+    long id = std::strtol(list, &end, 10);
+    if (end == list || (*end && *end != ',') || id < 0 || id >= config().devices) break;
+    all.push_back(static_cast<int>(id));
+    list = *end ? end + 1 : end;
+  }
+  return all;
+}
+
+std::string expand_path(const std::string& path) {
+  std::string out = path;
+  for (size_t at = out.find("%p"); at != std::string::npos; at = out.find("%p", at)) {
+    out.replace(at, 2, std::to_string(getpid()));
+  }
+  return out;
+}
+
+}  // namespace emu

@@ -1,0 +1,38 @@
+// SPDX-License-Identifier: Apache-2.0
+// Every ASCEND_EMU_* switch, read from the environment in one place. No behaviour here.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace emu {
+
+struct Config {
+  int devices;                               // ASCEND_EMU_DEVICES
+  size_t hbm_bytes;                          // ASCEND_EMU_HBM_BYTES, per device
+  std::string soc;                           // ASCEND_EMU_SOC
+  std::string cann_version;                  // ASCEND_EMU_CANN_VERSION
+  bool guard;                                // ASCEND_EMU_GUARD
+  std::optional<uint64_t> schedule_seed;     // ASCEND_EMU_SCHEDULE_SEED
+  std::optional<std::string> counters_path;  // ASCEND_EMU_COUNTERS
+  std::optional<std::string> trace_path;     // ASCEND_EMU_TRACE
+  int log_level;       // ASCEND_GLOBAL_LOG_LEVEL (CANN's own; 0 debug .. 3 error)
+  bool log_to_stderr;  // ASCEND_SLOG_PRINT_TO_STDOUT (CANN's own)
+};
+
+// The settings of this process, read at the first call. A value that cannot be understood ends
+// the process with a message: a test that runs with other settings than it asked for proves
+// nothing.
+const Config& config();
+
+// Physical ids of the devices that ASCEND_RT_VISIBLE_DEVICES lets this process see, read from the
+// environment at each call: callers freeze the answer when a device is first used.
+std::vector<int> visible_devices();
+
+// `path` with %p replaced by this process's id.
+std::string expand_path(const std::string& path);
+
+}  // namespace emu

@@ -1,0 +1,118 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "runtime/process.h"
+
+#include <pthread.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <cstdio>
+#include <cstdlib>
+#include <fstream>
+#include <mutex>
+#include <regex>
+#include <sstream>
+
+#include "runtime/config.h"
+#include "runtime/counters.h"
+#include "runtime/error.h"
+#include "runtime/guard.h"
+#include "runtime/stream.h"
+#include "runtime/trace.h"
+
+namespace emu {
+namespace {
+
+std::atomic<bool> used{false};
+std::atomic<bool> is_forked_child{false};
+std::atomic<bool> is_exiting{false};
+std::atomic<bool> initialised{false};
+std::atomic<int> default_device_id{-1};
+
+void after_fork_in_child() {
+  if (used.load()) is_forked_child.store(true);
+}
+
+// Registered at first use, thus after torch was loaded: it runs before torch's own static
+// destructors, which a task that still runs must not meet.
+void at_exit(int status, void*) {
+  if (forked_child()) return;
+  is_exiting.store(true);
+  bool all_stopped = stop_all_streams();
+  write_counters_file();
+  write_trace_file();
+  if (!all_stopped) {
+    std::fprintf(stderr,
+                 "[ascend-emulator] a task did not end within the time given at exit: leaving "
+                 "without the remaining exit handlers\n");
+    std::fflush(nullptr);
+    _exit(status);
+  }
+}
+
+// The one entry of aclInit's JSON that the runtime acts on.
+int read_default_device(const char* path) {
+  std::ifstream file(path);
+  if (!file) return -1;
+  std::stringstream text;
+  text << file.rdbuf();
+  std::smatch match;
+  std::string content = text.str();
+  static const std::regex pattern("\"default_device\"\\s*:\\s*\"([0-9]+)\"");
+  return std::regex_search(content, match, pattern) ? std::stoi(match[1]) : -1;
+}
+
+}  // namespace
+
+void mark_in_use() {
+  static std::once_flag once;
+  std::call_once(once, [] {
+    used.store(true);
+    pthread_atfork(nullptr, nullptr, after_fork_in_child);
+    on_exit(at_exit, nullptr);
+    explain_guard_faults();
+  });
+}
+
+bool in_use() { return used.load(std::memory_order_relaxed); }
+
+bool forked_child() { return is_forked_child.load(std::memory_order_relaxed); }
+
+aclError fail_forked(const char* api) {
+  return fail(ACL_ERROR_RT_CONTEXT_NULL,
+              std::string(api) +
+                  ": this process was forked after its parent had used the device, so that the "
+                  "device cannot be used here. Start worker processes with the 'spawn' method, or "
+                  "fork before the first use");
+}
+
+bool exiting() { return is_exiting.load(std::memory_order_relaxed); }
+
+int default_device() { return default_device_id.load(std::memory_order_relaxed); }
+
+ApiScope::ApiScope(const char* name) : name_(name), start_ns_(tracing() ? trace_now_ns() : 0) {}
+
+ApiScope::~ApiScope() {
+  if (start_ns_) trace_host_call(name_, start_ns_, trace_now_ns());
+}
+
+}  // namespace emu
+
+EMU_API aclError aclInit(const char* config_path) {
+  EMU_ENTER();
+  emu::config();
+  if (emu::initialised.exchange(true)) {
+    return emu::fail(ACL_ERROR_REPEAT_INITIALIZE, "aclInit was called already");
+  }
+  if (config_path && *config_path) {
+    emu::default_device_id.store(emu::read_default_device(config_path));
+  }
+  return ACL_SUCCESS;
+}
+
+EMU_API aclError aclFinalize() {
+  EMU_ENTER();
+  if (!emu::initialised.exchange(false)) {
+    return emu::fail(ACL_ERROR_REPEAT_FINALIZE, "aclFinalize without aclInit");
+  }
+  return ACL_SUCCESS;
+}

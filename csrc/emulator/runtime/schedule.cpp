@@ -1,0 +1,39 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "runtime/schedule.h"
+
+#include <chrono>
+#include <thread>
+
+#include "runtime/config.h"
+
+namespace emu {
+namespace {
+
+// splitmix64's finaliser: every input bit reaches every output bit.
+uint64_t mix(uint64_t x) {
+  x += 0x9E3779B97F4A7C15ull;
+  x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9ull;
+  x = (x ^ (x >> 27)) * 0x94D049BB133111EBull;
+  return x ^ (x >> 31);
+}
+
+}  // namespace
+
+TaskSchedule::TaskSchedule(int device, uint64_t stream) : device_(device), stream_(stream) {}
+
+uint32_t TaskSchedule::delay_us(uint64_t seed, int device, uint64_t stream, uint64_t task) {
+  uint64_t r = mix(mix(mix(mix(seed) ^ static_cast<uint64_t>(device)) ^ stream) ^ task);
+  // The low bits choose the class, the high bits the length.
+  if (r % 16 != 0) return 0;
+  bool is_long = (r / 16) % 16 == 0;
+  uint32_t span_us = is_long ? 4000 : 1000;
+  return 50 + static_cast<uint32_t>((r >> 32) % (span_us - 50));
+}
+
+void TaskSchedule::before_task() {
+  if (!config().schedule_seed) return;
+  uint32_t us = delay_us(*config().schedule_seed, device_, stream_, task_++);
+  if (us) std::this_thread::sleep_for(std::chrono::microseconds(us));
+}
+
+}  // namespace emu

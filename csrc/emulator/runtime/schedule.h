@@ -1,0 +1,28 @@
+// SPDX-License-Identifier: Apache-2.0
+// The adversarial scheduler: delays before tasks, chosen from (seed, stream, task) alone, so that
+// a seed is a bug report. Off unless ASCEND_EMU_SCHEDULE_SEED is set.
+#pragma once
+
+#include <cstdint>
+
+namespace emu {
+
+class TaskSchedule {
+ public:
+  // `stream` tells the streams of a process apart in order of creation, per device.
+  TaskSchedule(int device, uint64_t stream);
+
+  // Sleeps before the next task of this stream where the seed says so.
+  void before_task();
+
+  // The delay for one task in microseconds: 15 of 16 tasks none, most others 50 us to 1 ms, a
+  // few up to 4 ms, so that whole batches of another stream's tasks overtake.
+  static uint32_t delay_us(uint64_t seed, int device, uint64_t stream, uint64_t task);
+
+ private:
+  const int device_;
+  const uint64_t stream_;
+  uint64_t task_ = 0;
+};
+
+}  // namespace emu
