@@ -1,0 +1,171 @@
+// SPDX-License-Identifier: Apache-2.0
+// Phase 1 and phase 2 of every operator, without their parameters: resolving handles, the executor,
+// the errors. No operator may be defined here.
+#include "ops/operator.h"
+
+#include <c10/core/InferenceMode.h>
+
+#include <cstdlib>
+#include <cstring>
+#include <memory>
+#include <string_view>
+
+namespace emu::ops {
+namespace {
+
+constexpr int kParameterInvalid = 161002;  // ACLNN_ERR_PARAM_INVALID
+constexpr int kNotImplemented = 561003;    // ACLNN_ERR_INNER_FIND_KERNEL_ERROR
+
+// In task-queue mode 2 phase 1 runs on torch_npu's queue thread, which drops the error and goes on
+// with operators that read what this one should have written.
+bool phase1_errors_are_dropped() {
+  static const bool dropped = [] {
+    const char* mode = std::getenv("TASK_QUEUE_ENABLE");
+    return mode != nullptr && std::string_view(mode) == "2";
+  }();
+  return dropped;
+}
+
+int report(int code, const std::string& text) {
+  if (phase1_errors_are_dropped()) {
+    poison(text + " (in TASK_QUEUE_ENABLE=2 torch_npu would go on without this result)");
+  }
+  return fail(code, text);
+}
+
+bool is_plain_format(aclFormat format) {
+  return format == ACL_FORMAT_ND || format == ACL_FORMAT_NCHW || format == ACL_FORMAT_NHWC ||
+         format == ACL_FORMAT_NCDHW || format == ACL_FORMAT_NCL || format == ACL_FORMAT_UNDEFINED;
+}
+
+// Bytes from the first to the last element of a view.
+size_t extent_bytes(const aclTensor& tensor) {
+  int64_t last = 0;
+  for (size_t i = 0; i < tensor.sizes.size(); ++i) {
+    if (tensor.sizes[i] == 0) {
+      return 0;
+    }
+    last += (tensor.sizes[i] - 1) * tensor.strides[i];
+  }
+  return static_cast<size_t>(last + 1) * c10::elementSize(tensor.dtype);
+}
+
+}  // namespace
+
+Tensor Loader::view(const aclTensor* handle, Access access) {
+  require(is_plain_format(handle->format), "argument ", position_, " has the private format ",
+          static_cast<int>(handle->format),
+          "; the emulated device implements this operator for plain formats only: pass it as ND "
+          "(torch_npu.npu_format_cast(x, 2))");
+  const size_t bytes = extent_bytes(*handle);
+  require(bytes == 0 || handle->address != nullptr, "argument ", position_, " has ", bytes,
+          " bytes but no memory");
+  char* first = handle->first_byte();
+  if (bytes > 0) {
+    if (access != Access::kWrite) {
+      accesses_.push_back({first, bytes, false});
+    }
+    if (access != Access::kRead) {
+      accesses_.push_back({first, bytes, true});
+    }
+  }
+  return at::from_blob(bytes > 0 ? host_alias(first) : nullptr, handle->sizes, handle->strides,
+                       at::TensorOptions().dtype(handle->dtype));
+}
+
+Tensor Loader::tensor(const aclTensor* handle, Access access, bool optional) {
+  return checked(handle, optional) == nullptr ? Tensor() : view(handle, access);
+}
+
+TensorVector Loader::tensors(const aclTensorList* handle, Access access) {
+  TensorVector views;
+  if (checked(handle, true) != nullptr) {
+    for (const aclTensor* element : handle->elements) {
+      require(element == nullptr || element->handle.valid(), "argument ", position_,
+              " holds a dead tensor handle");
+      views.push_back(element == nullptr ? Tensor() : view(element, access));
+    }
+  }
+  return views;
+}
+
+std::vector<Scalar> Argument<std::vector<Scalar>>::load(Loader& loader, C handle) {
+  std::vector<Scalar> values;
+  if (loader.checked(handle, true) != nullptr) {
+    for (const aclScalar* element : handle->elements) {
+      values.push_back(element->value);
+    }
+  }
+  return values;
+}
+
+void DynamicOut::set(const Tensor& value) const {
+  require(handle->handle.valid(), "the handle of an output was destroyed before its operator ran");
+  const size_t capacity = extent_bytes(*handle);
+  const Tensor contiguous = value.to(handle->dtype).contiguous();
+  require(contiguous.nbytes() <= capacity, "the result needs ", contiguous.nbytes(),
+          " bytes but its output has ", capacity);
+  if (contiguous.nbytes() > 0) {
+    std::memcpy(host_alias(handle->first_byte()), contiguous.const_data_ptr(), contiguous.nbytes());
+  }
+  handle->sizes = contiguous.sizes().vec();
+  handle->strides = contiguous.strides().vec();
+}
+
+int plan(const char* name, std::function<void()> body, std::vector<ByteRange> accesses,
+         uint64_t* workspace_size, aclOpExecutor** executor) {
+  require(workspace_size != nullptr && executor != nullptr, "workspaceSize or executor is null");
+  auto planned = std::make_unique<aclOpExecutor>();
+  planned->task.name = name;
+  planned->task.kind = TaskKind::kOperator;
+  planned->task.accesses = std::move(accesses);
+  planned->task.body = [name, body = std::move(body)] {
+    c10::InferenceMode no_autograd;
+    try {
+      body();
+    } catch (const c10::Error& error) {
+      throw std::runtime_error(std::string(name) + ": " + error.what_without_backtrace());
+    } catch (const std::exception& error) {
+      throw std::runtime_error(std::string(name) + ": " + error.what());
+    }
+  };
+  *workspace_size = 0;
+  *executor = planned.release();
+  return ACL_SUCCESS;
+}
+
+int refuse(const char* name, const std::exception& error) {
+  const auto* torch_error = dynamic_cast<const c10::Error*>(&error);
+  return report(kParameterInvalid,
+                std::string(name) + ": " +
+                    (torch_error != nullptr ? torch_error->what_without_backtrace()
+                                            : error.what()));
+}
+
+int refuse_unimplemented(const char* name, const char* where_to_add) {
+  return report(kNotImplemented, std::string(name) +
+                                     " is not implemented by the emulated device; add it in "
+                                     "csrc/emulator/ops (see " +
+                                     where_to_add + ")");
+}
+
+int launch(const char* name, aclOpExecutor* executor, aclrtStream stream) {
+  if (executor == nullptr || !executor->handle.valid()) {
+    return fail(kParameterInvalid, std::string(name) + ": the executor is null or was used before");
+  }
+  const std::unique_ptr<aclOpExecutor> owned(executor);
+  return submit(stream, std::move(owned->task));
+}
+
+}  // namespace emu::ops
+
+EMU_API aclError aclDestroyAclOpExecutor(aclOpExecutor* executor) {
+  if (executor == nullptr) {
+    return ACL_SUCCESS;
+  }
+  if (!executor->handle.valid()) {
+    return emu::fail(161001, "aclDestroyAclOpExecutor: not a live executor");
+  }
+  const std::unique_ptr<aclOpExecutor> owned(executor);
+  return ACL_SUCCESS;
+}
