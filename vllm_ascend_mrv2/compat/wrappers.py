@@ -3,9 +3,9 @@
 
 Core's registry (`vllm.triton_utils.dispatcher`) replaces a Triton kernel by a function of the same
 arguments. It cannot where a kernel gets tables of device addresses, where its grid carries what its
-arguments do not, or where the arguments hide what the host knows; there a wrapper function, a method
-or a class is rebound, and it is listed here. What it is bound to is given by the caller: nothing here
-imports another part of this package. Undo with `uninstall()`.
+arguments do not, or where the arguments hide what the host knows; there a wrapper function, a
+method or a class is rebound, and it is listed here. What it is bound to is given by the caller:
+nothing here imports another part of this package. Undo with `uninstall()`.
 """
 
 from __future__ import annotations
@@ -110,14 +110,12 @@ def _resolve(owner: str) -> Any:
 def install(replacements: Mapping[str, Any]) -> None:
     """Bind every name of REBINDINGS. Idempotent.
 
-    replacements: `Rebinding.key` -> object. Raises KeyError unless they are exactly the table's, and
-    AttributeError where core has no such name (then nothing is bound).
+    replacements: `Rebinding.key` -> object. Raises KeyError unless they are exactly the table's,
+    and AttributeError where core has no such name (then nothing is bound).
     """
-    keys = {rebinding.key for rebinding in REBINDINGS}
-    if keys != set(replacements):
-        raise KeyError(
-            f"replacements and compat.wrappers.REBINDINGS differ: {sorted(keys ^ set(replacements))}"
-        )
+    unmatched = {rebinding.key for rebinding in REBINDINGS} ^ set(replacements)
+    if unmatched:
+        raise KeyError(f"replacements and REBINDINGS differ: {', '.join(sorted(unmatched))}")
     bindings: list[tuple[Any, str, Any]] = []
     for rebinding in REBINDINGS:
         replacement = replacements[rebinding.key]

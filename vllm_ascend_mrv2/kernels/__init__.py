@@ -2,17 +2,14 @@
 """Torch replacements of the Triton kernels of core's Model Runner V2, one module per core module.
 
 `register()` puts them in place, once per worker process. The functions run on any device, wait for
-none, and have shapes that the host knows; so a graph can capture them. Importing this package imports
-no core module and touches no device.
+none, and have shapes that the host knows; so a graph can capture them. Importing this package
+imports no core module and touches no device.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from vllm.sampling_params import SamplingParams
+from typing import Any
 
 _GPU = "vllm.v1.worker.gpu"
 _registered = False
@@ -62,8 +59,8 @@ def rebindings() -> dict[str, Any]:
 def register() -> None:
     """Give core the replacements: kernels by core's registry, the rest by compat.wrappers.
 
-    Idempotent. To be called before core's model runner constructs anything. Raises where core has no
-    kernel or name of that kind, with nothing half done that a second call would not finish.
+    Idempotent. To be called before core's model runner constructs anything. Raises where core has
+    no kernel or name of that kind, with nothing half done that a second call would not finish.
     """
     global _registered
     from vllm.triton_utils.dispatcher import register_kernels

@@ -73,8 +73,8 @@ class BlockTables(core.BlockTables):
         """KV slot of each token, [num_groups, num_tokens_padded] int64.
 
         idx_mapping: [R] int64, negative for a row that owns no blocks; query_start_loc: [>= R + 1]
-        int32; positions: [>= num_tokens_padded] int64. Tokens of no request, and all slots past them,
-        get PAD_SLOT_ID.
+        int32; positions: [>= num_tokens_padded] int64. Tokens of no request, and all slots past
+        them, get PAD_SLOT_ID.
         """
         mappings = self.slot_mappings if out is None else out
         if self.num_kv_cache_groups == 0:

@@ -19,9 +19,9 @@ import torch
 class MirrorPool:
     """One device copy of a host array, written only when the host array changed.
 
-    Serves as core's `UvaBufferPool`. Core's pool rotates several buffers, since its device reads the
-    host's memory; here the device reads its own copy, which is overwritten in stream order, so one is
-    enough and its address never changes (a captured graph may read it).
+    Serves as core's `UvaBufferPool`. Core's pool rotates several buffers, since its device reads
+    the host's memory; here the device reads its own copy, which is overwritten in stream order, so
+    one is enough and its address never changes (a captured graph may read it).
 
     Nothing may write the returned tensor on the device: a later call would not notice.
     """
@@ -52,7 +52,9 @@ class MirrorPool:
         source = x.numpy() if isinstance(x, torch.Tensor) else np.asarray(x, self._host_np.dtype)
         n = len(source)
         if n > self._host.shape[0]:
-            self._host = torch.zeros((1 << (n - 1).bit_length(), *self._host.shape[1:]), dtype=self.dtype)
+            self._host = torch.zeros(
+                (1 << (n - 1).bit_length(), *self._host.shape[1:]), dtype=self.dtype
+            )
             self._host_np = self._host.numpy()
             self._mirror = None
         if self._mirror is None:
@@ -96,8 +98,8 @@ def last_of_each(indices: npt.NDArray[np.int64]) -> npt.NDArray[np.int64] | None
 def apply_staged_writes(tensors: Sequence[Any]) -> None:
     """Apply and clear the staged writes of core `StagedWriteTensor`s with one H2D copy.
 
-    Each tensor gets one scatter. Two writes to one element leave the later one's value, whatever order
-    the device scatters in. No staged write, no device work.
+    Each tensor gets one scatter. Two writes to one element leave the later one's value, whatever
+    order the device scatters in. No staged write, no device work.
     """
     parts: list[tuple[Any, npt.NDArray[np.int64], npt.NDArray[Any]]] = []
     for tensor in tensors:
@@ -115,7 +117,9 @@ def apply_staged_writes(tensors: Sequence[Any]) -> None:
     if not parts:
         return
     packed = torch.from_numpy(
-        np.concatenate([piece for _, indices, contents in parts for piece in _as_words(indices, contents)])
+        np.concatenate(
+            [piece for _, indices, contents in parts for piece in _as_words(indices, contents)]
+        )
     ).to(parts[0][0].device)
     offset = 0
     for target, indices, contents in parts:

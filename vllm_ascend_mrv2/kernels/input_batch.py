@@ -36,9 +36,9 @@ def prepare_prefill_inputs(
 ) -> None:
     """Copy the scheduled prompt tokens of prefilling rows into the batch.
 
-    Writes input_ids [T] int32 in place, and next_prefill_tokens [num_lookahead, max_num_reqs] int32:
-    the tokens after the scheduled ones, 0 past the prompt. Rows that do not prefill are untouched.
-    all_token_ids: [max_num_reqs, max_model_len] int32, contiguous.
+    Writes input_ids [T] int32 in place, and next_prefill_tokens [num_lookahead, max_num_reqs]
+    int32: the tokens after the scheduled ones, 0 past the prompt. Rows that do not prefill are
+    untouched. all_token_ids: [max_num_reqs, max_model_len] int32, contiguous.
     """
     num_reqs, num_tokens = idx_mapping_ptr.shape[0], input_ids_ptr.shape[0]
     starts = query_start_loc_ptr
@@ -50,7 +50,9 @@ def prepare_prefill_inputs(
     row_base = torch.add(num_computed, idx_mapping_ptr, alpha=all_token_ids_stride)
 
     rows = ragged.rows_of(starts, num_reqs, num_tokens)
-    wanted = prefilling.index_select(0, rows).logical_and_(ragged.in_batch(starts, num_reqs, num_tokens))
+    wanted = prefilling.index_select(0, rows).logical_and_(
+        ragged.in_batch(starts, num_reqs, num_tokens)
+    )
     source = (row_base - starts[:num_reqs]).index_select(0, rows)
     source.add_(constants.arange(num_tokens, source.device)).mul_(wanted)
     torch.where(wanted, all_tokens.index_select(0, source), input_ids_ptr, out=input_ids_ptr)
@@ -61,7 +63,9 @@ def prepare_prefill_inputs(
         source = torch.add(after + ahead, idx_mapping_ptr, alpha=all_token_ids_stride).mul_(inside)
         upcoming = next_prefill_tokens_ptr[ahead]
         token = all_tokens.index_select(0, source).mul_(inside)
-        upcoming[idx_mapping_ptr] = torch.where(prefilling, token, upcoming.index_select(0, idx_mapping_ptr))
+        upcoming[idx_mapping_ptr] = torch.where(
+            prefilling, token, upcoming.index_select(0, idx_mapping_ptr)
+        )
 
 
 def prepare_pos_seq_lens(
@@ -85,7 +89,9 @@ def prepare_pos_seq_lens(
         seq_lens_ptr[num_reqs:].zero_()
     rows = ragged.rows_of(starts, num_reqs, num_tokens)
     row_base = num_computed - starts[:num_reqs]
-    positions = row_base.index_select(0, rows) + constants.arange(num_tokens, pos_ptr.device, pos_ptr.dtype)
+    positions = row_base.index_select(0, rows) + constants.arange(
+        num_tokens, pos_ptr.device, pos_ptr.dtype
+    )
     torch.where(ragged.in_batch(starts, num_reqs, num_tokens), positions, pos_ptr, out=pos_ptr)
 
 
@@ -121,7 +127,9 @@ def combine_sampled_and_draft_tokens(
     last = query_start_loc_ptr[1 : num_reqs + 1] - 1
     logits_indices_ptr.copy_(last)
     decoding = seq_lens_ptr[:num_reqs] > prefill_len_ptr.index_select(0, idx_mapping_ptr)
-    sampled = last_sampled_tokens_ptr.view(-1).index_select(0, idx_mapping_ptr).to(input_ids_ptr.dtype)
+    sampled = (
+        last_sampled_tokens_ptr.view(-1).index_select(0, idx_mapping_ptr).to(input_ids_ptr.dtype)
+    )
     current = input_ids_ptr.index_select(0, logits_indices_ptr)
     input_ids_ptr[logits_indices_ptr] = torch.where(decoding, sampled, current)
 
@@ -161,8 +169,8 @@ def post_update(
     """Advance the request state by what this step sampled.
 
     sampled_tokens: [R, 1] int64; num_sampled (0 or 1) and num_rejected: [R] int32;
-    all_token_ids: [max_num_reqs, max_model_len] int32, output_bin_counts: [max_num_reqs, vocab_size]
-    int32, both contiguous. A negative idx_mapping entry marks a row without a request.
+    all_token_ids: [max_num_reqs, max_model_len] int32, output_bin_counts: [max_num_reqs,
+    vocab_size] int32, both contiguous. A negative idx_mapping entry marks a row without a request.
 
     Every write adds a difference (0 for rows that write nothing), so that such rows may share
     state row 0 with a request without an order among the writes.
@@ -185,7 +193,9 @@ def post_update(
     last_sampled.index_add_(0, rows, (token - last_sampled.index_select(0, rows)).mul_(num_sampled))
 
     all_tokens = all_token_ids_ptr.view(-1)
-    target = torch.add(total_len_ptr.index_select(0, rows), rows, alpha=all_token_ids_stride).mul_(num_sampled)
+    target = torch.add(total_len_ptr.index_select(0, rows), rows, alpha=all_token_ids_stride).mul_(
+        num_sampled
+    )
     change = (token.to(all_tokens.dtype) - all_tokens.index_select(0, target)).mul_(num_sampled)
     all_tokens.index_add_(0, target, change)
     total_len_ptr.index_add_(0, rows, num_sampled)
@@ -220,13 +230,15 @@ def expand_idx_mapping(
 ) -> None:
     """Write, per logit, its request state row and its position among its row's logits.
 
-    expanded_idx_mapping: [num_logits] of idx_mapping's dtype; expanded_local_pos: [num_logits] int32;
-    cu_num_logits: [R + 1] int32. Logits past cu_num_logits[R] keep their value.
+    expanded_idx_mapping: [num_logits] of idx_mapping's dtype; expanded_local_pos: [num_logits]
+    int32; cu_num_logits: [R + 1] int32. Logits past cu_num_logits[R] keep their value.
     """
     num_reqs, num_logits = idx_mapping_ptr.shape[0], expanded_idx_mapping_ptr.shape[0]
     rows = ragged.rows_of(cu_num_logits_ptr, num_reqs, num_logits)
     inside = ragged.in_batch(cu_num_logits_ptr, num_reqs, num_logits)
-    local = constants.arange(num_logits, rows.device, torch.int32) - cu_num_logits_ptr.index_select(0, rows)
+    local = constants.arange(num_logits, rows.device, torch.int32) - cu_num_logits_ptr.index_select(
+        0, rows
+    )
     out = expanded_idx_mapping_ptr
     torch.where(inside, idx_mapping_ptr.index_select(0, rows), out, out=out)
     torch.where(inside, local, expanded_local_pos_ptr, out=expanded_local_pos_ptr)

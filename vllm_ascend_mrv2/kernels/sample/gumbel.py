@@ -2,13 +2,14 @@
 # ruff: noqa: N803  (names are those of core's kernels, so that launches by keyword bind)
 """Temperature and Gumbel-max sampling of core's `v1/worker/gpu/sample/gumbel.py`.
 
-The random stream is core's: murmur3 over (seed, position, token id), so that a seed gives the tokens
-it gives in core. Integers are exact; the noise follows core's formula in float32 (or float64).
+The random stream is core's: murmur3 over (seed, position, token id), so that a seed gives the
+tokens it gives in core. Integers are exact; the noise follows core's formula in float32 (or
+float64).
 
 How the hash stays cheap. One murmur3 round is h' = rotl13(h ^ mix(key)) * 5 + C. Rotation
 distributes over xor, so with `state` = rotl13(h) and `rotated(key)` = rotl13(mix(key)) a round is
-(state ^ rotated(key)) * 5 + C. `rotated` of a token id or of a position depends on nothing else: it is
-one constant table per device. What is left per [n, vocab_size] element is one round and the final
+(state ^ rotated(key)) * 5 + C. `rotated` of a token id or of a position depends on nothing else:
+it is one constant table per device. What is left per [n, vocab_size] element is one round and the final
 avalanche. All of it is int32 arithmetic that wraps, on bits that core treats as uint32.
 """
 
@@ -80,7 +81,9 @@ def _round(state: torch.Tensor, rotated_key: torch.Tensor) -> torch.Tensor:
 
 
 def _words(value: torch.Tensor) -> torch.Tensor:
-    """Lower and upper 32 bits of int64s: [n] -> [n, 2] int32 (both host and device little-endian)."""
+    """Lower and upper 32 bits of int64s: [n] -> [n, 2] int32 (both host and device
+    little-endian).
+    """
     return value.contiguous().view(torch.int32).view(-1, 2)
 
 
@@ -93,7 +96,8 @@ def seed_state(seeds: torch.Tensor, domain: int = 0) -> torch.Tensor:
 
 
 def _token_hash(row_state: torch.Tensor, vocab_size: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Upper and lower halves of the 32-bit hash of every token: two [n, vocab_size] int32 in 0..65535.
+    """Upper and lower halves of the 32-bit hash of every token: two [n, vocab_size] int32 in
+    0..65535.
 
     row_state: [n] int32, after seed and position.
     """
@@ -155,7 +159,7 @@ def _sample64(
     upper = unsigned(*_token_hash(high_state, vocab_size))
     lower = unsigned(*_token_hash(low_state, vocab_size))
     random53 = upper.mul_(1 << 21).add_(lower >> 11)
-    u = random53.to(torch.float64).add_(0.5).mul_(2.0**-53).clamp_max_(_LARGEST_BELOW_ONE)
+    u = random53.to(torch.float64).add_(0.5).mul_(2.0**-53).clamp_(max=_LARGEST_BELOW_ONE)
     noise = u.log_().neg_().log_().neg_()
     noisy = (temperature != 0.0).to(torch.float64).unsqueeze(1)
     return torch.addcmul(logits.to(torch.float64), noise, noisy).argmax(-1)
@@ -170,8 +174,8 @@ def sample_seeded(
 ) -> torch.Tensor:
     """Sampled tokens, [n] int64, from seed states that are known already (see `seed_state`).
 
-    logits: [n, vocab_size], temperature applied; seed_states: [n] int32; temperature: [n] float32, 0
-    for greedy rows; pos: [n] int64, all below max_pos (host).
+    logits: [n, vocab_size], temperature applied; seed_states: [n] int32; temperature: [n] float32,
+    0 for greedy rows; pos: [n] int64, all below max_pos (host).
     """
     table = _rotated_table(max(max_pos, logits.shape[1]), pos.device)
     row_state = _rotl(_round(seed_states, table.index_select(0, pos)), 13)
@@ -245,7 +249,8 @@ def uniform_bits(seed: int, pos: int, vocab_size: int) -> np.ndarray:
 
 
 def stream_is_exact(device: torch.device | str) -> bool:
-    """Whether int32 arithmetic on `device` wraps as the hash needs it to. Synchronises; for start-up.
+    """Whether int32 arithmetic on `device` wraps as the hash needs it to. Synchronises; for
+    start-up.
 
     A False means that seeded sampling would not give core's tokens on this device.
     """
@@ -256,9 +261,6 @@ def stream_is_exact(device: torch.device | str) -> bool:
     )
     high, low = (half.cpu().numpy().astype(np.uint32) for half in _token_hash(on_device, 257))
     wanted = np.stack(
-        [
-            uniform_bits(s, p, 257)
-            for s, p in zip(seeds.tolist(), positions.tolist(), strict=True)
-        ]
+        [uniform_bits(s, p, 257) for s, p in zip(seeds.tolist(), positions.tolist(), strict=True)]
     )
     return bool(np.array_equal((high << np.uint32(16)) | low, wanted))

@@ -1,0 +1,36 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Fixtures that the CPU and the device kernel tests share. Import them in a conftest."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from types import SimpleNamespace
+
+import hypothesis
+import pytest
+
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
+
+from tests.helpers.core_oracle import CoreOracle
+from tests.helpers.kernel_check import KernelCheck
+
+# a call of the oracle takes milliseconds; a failing example reproduces (derandomized)
+hypothesis.settings.register_profile("kernels", max_examples=20, deadline=None, derandomize=True)
+
+
+@pytest.fixture(scope="session")
+def oracle() -> Iterator[CoreOracle]:
+    """Core's kernels, in one process for the session."""
+    oracle = CoreOracle()
+    yield oracle
+    oracle.close()
+
+
+@pytest.fixture
+def host_tables_on(check: KernelCheck, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Core's host-backed tables get their device side where `check` runs."""
+    import vllm.platforms
+
+    platform = SimpleNamespace(device_type=check.device.type)
+    monkeypatch.setattr(vllm.platforms, "current_platform", platform, raising=False)
