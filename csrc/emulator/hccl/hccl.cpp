@@ -84,8 +84,7 @@ HcclResult copy(const char* name, HcclComm communicator, const void* source, uin
                 const void* destination, uint64_t destination_offset, uint64_t count,
                 HcclDataType type, aclrtStream stream) {
   if (!communicators().find(communicator)) {
-    return fail_hccl(HCCL_E_PARA,
-                     std::string(name) + ": " + communicators().explain(communicator));
+    return fail_hccl(HCCL_E_PARA, std::string(name) + ": " + communicators().explain(communicator));
   }
   size_t unit = element_bytes(type);
   if (!unit) {
