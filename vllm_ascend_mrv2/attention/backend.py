@@ -185,16 +185,17 @@ class AscendAttentionImpl(AttentionImpl[FiaPlan]):
         key_cache, value_cache = kv_cache.unbind(1)
         tokens = plan.num_tokens
         heads = (*key_cache.shape[:2], self.num_kv_heads, self.head_size)
+        # Both operators take contiguous tensors only; value is a view of the fused projection.
         torch_npu.npu_scatter_pa_kv_cache(
-            key[:tokens],
-            value[:tokens],
+            key[:tokens].contiguous(),
+            value[:tokens].contiguous(),
             key_cache.view(heads),
             value_cache.view(heads),
             plan.slot_mapping[:tokens],
             cache_mode="Norm",
         )
         attended, _ = torch_npu.npu_fused_infer_attention_score(
-            query[:tokens],
+            query[:tokens].contiguous(),
             key_cache,
             value_cache,
             actual_seq_lengths=plan.query_ends,
