@@ -86,3 +86,42 @@ def apply_write(
         BLOCK_SIZE=1024,
         MULTI_GROUP=False,
     )
+
+
+def sampling_mask(
+    logits: torch.Tensor, cu_num_logits: torch.Tensor, num_sampled: torch.Tensor, max_num_kept: int
+) -> object:
+    from vllm.v1.worker.gpu.sample.output import SamplingMaskTensors
+
+    return SamplingMaskTensors.from_logits(logits, cu_num_logits, num_sampled, max_num_kept)
+
+
+def apply_prompt_embeds(
+    inputs_embeds: torch.Tensor,
+    embeds: list[torch.Tensor | None],
+    masks: list[torch.Tensor | None],
+    idx_mapping: torch.Tensor,
+    query_start_loc: torch.Tensor,
+    num_computed_tokens: torch.Tensor,
+    max_query_len: int,
+) -> torch.Tensor:
+    from vllm.v1.worker.gpu.model_states.prompt_embeds import _apply_prompt_embeds_kernel
+
+    def addresses(tensors: list[torch.Tensor | None]) -> torch.Tensor:
+        return torch.tensor([0 if t is None else t.data_ptr() for t in tensors], dtype=torch.uint64)
+
+    token_block = 4
+    _apply_prompt_embeds_kernel[(idx_mapping.shape[0], -(-max_query_len // token_block))](
+        inputs_embeds,
+        inputs_embeds.stride(0),
+        addresses(embeds),
+        addresses(masks),
+        torch.tensor([0 if t is None else t.shape[0] for t in embeds], dtype=torch.int32),
+        idx_mapping,
+        query_start_loc,
+        num_computed_tokens,
+        inputs_embeds.shape[1],
+        TOKEN_BLOCK=token_block,
+        BLOCK_SIZE=8,
+    )
+    return inputs_embeds

@@ -95,6 +95,57 @@ REBINDINGS: tuple[Rebinding, ...] = (
         core_versions=_ALL_KNOWN,
         goes_when=_UNTIL_TRITON,
     ),
+    Rebinding(
+        owner=f"{_GPU}.sample.penalties",
+        name="bincount",
+        reason="its kernel's grid carries the longest prompt, and core clears rows by index_fill_, "
+        "whose index torch_npu reads on the host",
+        core_versions=_ALL_KNOWN,
+        goes_when=_UNTIL_TRITON,
+    ),
+    Rebinding(
+        owner=f"{_GPU}.sample.bad_words",
+        name="apply_bad_words",
+        reason="its kernel's grid carries the most bad words of a request",
+        core_versions=_ALL_KNOWN,
+        goes_when=_UNTIL_TRITON,
+    ),
+    Rebinding(
+        owner=f"{_GPU}.sample.logit_bias:LogitBiasState",
+        name="apply",
+        reason="one kernel serves three features over tables 1024 wide; only here the host knows "
+        "which are used and how wide",
+        core_versions=_ALL_KNOWN,
+        goes_when=_UNTIL_TRITON,
+    ),
+    Rebinding(
+        owner=f"{_GPU}.sample.thinking_budget:ThinkingBudgetState",
+        name="apply",
+        reason="its kernels scan as far as device lengths say; only here the host has a bound",
+        core_versions=_ALL_KNOWN,
+        goes_when=_UNTIL_TRITON,
+    ),
+    Rebinding(
+        owner=f"{_GPU}.sample.thinking_budget:ThinkingBudgetState",
+        name="apply_staged_writes",
+        reason="index_fill_: torch_npu reads its index on the host, which waits for the device",
+        core_versions=_ALL_KNOWN,
+        goes_when="torch_npu fills by a device index",
+    ),
+    Rebinding(
+        owner=f"{_GPU}.model_states.prompt_embeds:PromptEmbedsState",
+        name="apply",
+        reason="its kernel gets a uint64 table of device addresses",
+        core_versions=_ALL_KNOWN,
+        goes_when=_UNTIL_TRITON,
+    ),
+    Rebinding(
+        owner=f"{_GPU}.model_states.prompt_embeds:PromptEmbedsState",
+        name="apply_staged_writes",
+        reason="it copies that table",
+        core_versions=_ALL_KNOWN,
+        goes_when=_UNTIL_TRITON,
+    ),
 )
 
 _MISSING = object()

@@ -9,7 +9,10 @@ imports no core module and touches no device.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from vllm.sampling_params import SamplingParams
 
 _GPU = "vllm.v1.worker.gpu"
 _registered = False
@@ -17,8 +20,17 @@ _registered = False
 
 def kernel_overrides() -> dict[str, Callable[..., None]]:
     """Qualified name of each Triton kernel of core -> the function that serves its launches."""
-    from vllm_ascend_mrv2.kernels import input_batch
-    from vllm_ascend_mrv2.kernels.sample import gumbel, min_p
+    from vllm_ascend_mrv2.kernels import input_batch, structured_outputs
+    from vllm_ascend_mrv2.kernels.metrics import logits
+    from vllm_ascend_mrv2.kernels.sample import (
+        gumbel,
+        logprob,
+        min_p,
+        output,
+        penalties,
+        prompt_logprob,
+        trace_replay,
+    )
 
     return {
         f"{_GPU}.input_batch._prepare_prefill_inputs_kernel": input_batch.prepare_prefill_inputs,
@@ -36,6 +48,19 @@ def kernel_overrides() -> dict[str, Callable[..., None]]:
         f"{_GPU}.input_batch._expand_idx_mapping_kernel": input_batch.expand_idx_mapping,
         f"{_GPU}.sample.gumbel._temperature_kernel": gumbel.apply_temperature,
         f"{_GPU}.sample.min_p._min_p_kernel": min_p.apply_min_p,
+        f"{_GPU}.sample.penalties._penalties_kernel": penalties.apply_penalties,
+        f"{_GPU}.sample.logprob._topk_log_softmax_kernel": logprob.topk_log_softmax,
+        f"{_GPU}.sample.logprob._ranks_kernel": logprob.ranks,
+        f"{_GPU}.sample.logprob._fill_logprob_token_ids_kernel": logprob.fill_logprob_token_ids,
+        f"{_GPU}.sample.prompt_logprob._prompt_logprobs_token_ids_kernel": (
+            prompt_logprob.prompt_logprobs_token_ids
+        ),
+        f"{_GPU}.sample.trace_replay._trace_replay_kernel": trace_replay.trace_replay,
+        f"{_GPU}.sample.output._compact_sampling_mask_kernel": output.compact_sampling_mask,
+        f"{_GPU}.metrics.logits._num_nans_kernel": logits.num_nans,
+        f"{_GPU}.structured_outputs._apply_grammar_bitmask_kernel": (
+            structured_outputs.apply_grammar_bitmask
+        ),
     }
 
 
@@ -44,8 +69,18 @@ def rebindings() -> dict[str, Any]:
     from vllm.utils.math_utils import next_power_of_2
 
     from vllm_ascend_mrv2.kernels import block_table, buffer_utils
-    from vllm_ascend_mrv2.kernels.sample import gumbel, sampler
+    from vllm_ascend_mrv2.kernels.model_states import prompt_embeds
+    from vllm_ascend_mrv2.kernels.sample import (
+        bad_words,
+        gumbel,
+        logit_bias,
+        penalties,
+        sampler,
+        thinking_budget,
+    )
 
+    thinking = f"{_GPU}.sample.thinking_budget:ThinkingBudgetState"
+    embeds = f"{_GPU}.model_states.prompt_embeds:PromptEmbedsState"
     return {
         "vllm.triton_utils:triton.next_power_of_2": next_power_of_2,
         f"{_GPU}.buffer_utils.UvaBufferPool": buffer_utils.MirrorPool,
@@ -53,6 +88,13 @@ def rebindings() -> dict[str, Any]:
         f"{_GPU}.block_table.BlockTables": block_table.BlockTables,
         f"{_GPU}.sample.gumbel.gumbel_sample": gumbel.gumbel_sample,
         f"{_GPU}.sample.sampler.Sampler": sampler.Sampler,
+        f"{_GPU}.sample.penalties.bincount": penalties.bincount,
+        f"{_GPU}.sample.bad_words.apply_bad_words": bad_words.apply_bad_words,
+        f"{_GPU}.sample.logit_bias:LogitBiasState.apply": logit_bias.apply,
+        f"{thinking}.apply": thinking_budget.apply,
+        f"{thinking}.apply_staged_writes": thinking_budget.reset,
+        f"{embeds}.apply": prompt_embeds.apply,
+        f"{embeds}.apply_staged_writes": prompt_embeds.apply_staged_writes,
     }
 
 
@@ -71,3 +113,17 @@ def register() -> None:
     if not _registered:
         register_kernels(kernel_overrides())
         _registered = True
+
+
+def unsupported_sampling(params: SamplingParams) -> str | None:
+    """Why this device cannot serve a request with these parameters, or None where it can.
+
+    Every parameter of core 0.32 but watermarking reaches replaced kernels only (`unreplaced` lists
+    the kernels that are not; the others belong to engine options, refused at start-up).
+    """
+    if params.watermarking:
+        return (
+            "watermarking is not supported on this device: its Philox sampling kernels have no "
+            "replacement, and core would answer without a watermark. Leave `watermarking` unset."
+        )
+    return None

@@ -5,3 +5,6 @@
 from tests.unit.kernels.test_block_table import *
 from tests.unit.kernels.test_gumbel import *
 from tests.unit.kernels.test_input_batch import *
+from tests.unit.kernels.test_prompt_embeds import *
+from tests.unit.kernels.test_sampling import *
+from tests.unit.kernels.test_thinking_budget import *

@@ -9,8 +9,8 @@ float64).
 How the hash stays cheap. One murmur3 round is h' = rotl13(h ^ mix(key)) * 5 + C. Rotation
 distributes over xor, so with `state` = rotl13(h) and `rotated(key)` = rotl13(mix(key)) a round is
 (state ^ rotated(key)) * 5 + C. `rotated` of a token id or of a position depends on nothing else:
-it is one constant table per device. What is left per [n, vocab_size] element is one round and the final
-avalanche. All of it is int32 arithmetic that wraps, on bits that core treats as uint32.
+it is one constant table per device. What is left per [n, vocab_size] element is one round and the
+final avalanche. All of it is int32 arithmetic that wraps, on bits that core treats as uint32.
 """
 
 from __future__ import annotations

@@ -1,0 +1,160 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Thinking budgets of core's `v1/worker/gpu/sample/thinking_budget.py`.
+
+Core scans each sequence backwards in blocks, then remembers how far it got. Here the rows' whole
+sequences are compared at once, as wide as the longest of the batch (the host knows a bound), and
+the memory is kept as core keeps it. For rows without drafts, as in penalties.py.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from vllm_ascend_mrv2.kernels import constants
+
+_COLD_SCAN_BLOCK = 1024  # core's: a first scan stops at the last such block with a marker
+_FORCED_LOGIT = 1.0e9
+
+
+def apply(state: Any, logits: torch.Tensor, context: Any) -> None:
+    """Core's `ThinkingBudgetState.apply`: logits [n, vocab_size], changed in place."""
+    requests = context.idx_mapping_np
+    if not state.enabled or not state.use_thinking_budget[requests].any():
+        return
+    apply_thinking_budget(
+        logits,
+        context.idx_mapping,
+        state.thinking_token_budget.gpu,
+        state.req_states.all_token_ids.gpu,
+        state.req_states.total_len.gpu,
+        state.cached_last_start,
+        state.cached_last_end,
+        state.cached_scan_pos,
+        state.reasoning_start_token_ids,
+        state.natural_reasoning_end_token_ids,
+        state.reasoning_end_token_ids,
+        max_total_len=int(context.seq_lens_upper_bound_np.max()),
+    )
+
+
+def reset(state: Any) -> None:
+    """Core's `ThinkingBudgetState.apply_staged_writes`, without its index_fill_.
+
+    torch_npu reads an index_fill_ index on the host, which waits for the device.
+    """
+    if not state.enabled:
+        return
+    if state._reset_reqs:
+        rows = torch.tensor(state._reset_reqs, dtype=torch.int64).to(state.device)
+        none = constants.scalar(-1, state.device, torch.int32)
+        state.cached_last_start[rows] = none
+        state.cached_last_end[rows] = none
+        state.cached_scan_pos[rows] = constants.scalar(0, state.device, torch.int32)
+        state._reset_reqs.clear()
+    if state._budget_dirty:
+        state.thinking_token_budget.copy_to_uva()
+        state._budget_dirty = False
+
+
+def _matches(tokens: torch.Tensor, marker: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
+    """[n, w] bool: the marker stands at that position, wholly inside the row's length.
+
+    tokens: [n, w] int32; marker: [m] int32; lengths: [n, 1] int32.
+    """
+    num_rows, width = tokens.shape
+    marker_len = marker.shape[0]
+    if width < marker_len:
+        return torch.zeros(num_rows, width, dtype=torch.bool, device=tokens.device)
+    found = (tokens.unfold(1, marker_len, 1) == marker).all(-1)
+    found = torch.nn.functional.pad(found, (0, marker_len - 1))
+    end = constants.arange(width, tokens.device, torch.int32) + marker_len
+    return found.logical_and_(end <= lengths)
+
+
+def _last(found: torch.Tensor) -> torch.Tensor:
+    """[n, 1] int32: the last position found, -1 for none. found: [n, w] bool."""
+    position = constants.arange(found.shape[1], found.device, torch.int32) + 1
+    return (position * found).amax(-1, keepdim=True) - 1
+
+
+def apply_thinking_budget(
+    logits: torch.Tensor,
+    idx_mapping: torch.Tensor,
+    thinking_token_budget: torch.Tensor,
+    all_token_ids: torch.Tensor,
+    total_len: torch.Tensor,
+    cached_last_start: torch.Tensor,
+    cached_last_end: torch.Tensor,
+    cached_scan_pos: torch.Tensor,
+    reasoning_start_token_ids: torch.Tensor,
+    natural_reasoning_end_token_ids: torch.Tensor,
+    reasoning_end_token_ids: torch.Tensor,
+    max_total_len: int,
+) -> None:
+    """Force the end of reasoning in rows that used up their budget.
+
+    logits: [n, vocab_size], one row per request, in place; idx_mapping: [n] int64;
+    thinking_token_budget (negative: none), total_len and cached_*: [max_num_reqs] int32;
+    all_token_ids: [max_num_reqs, max_model_len] int32; markers: [m] int32; max_total_len: at least
+    every row's total_len (host).
+    """
+    rows = idx_mapping
+
+    def of_row(table: torch.Tensor) -> torch.Tensor:
+        return table.index_select(0, rows).unsqueeze(1)
+
+    width = min(max_total_len, all_token_ids.shape[1])
+    tokens = all_token_ids[:, :width].index_select(0, rows)
+    budget, length = of_row(thinking_token_budget), of_row(total_len)
+    has_budget = budget >= 0
+    start_len = reasoning_start_token_ids.shape[0]
+    natural_len = natural_reasoning_end_token_ids.shape[0]
+
+    old_scan, old_start, old_end = map(
+        of_row, (cached_scan_pos, cached_last_start, cached_last_end)
+    )
+    stale = old_scan > length
+    scan = old_scan.masked_fill(stale, 0)
+    start = old_start.masked_fill(stale, -1)
+    end = old_end.masked_fill(stale, -1)
+    cold = (scan == 0) & (start < 0) & (end < 0)
+
+    unscanned = constants.arange(width, tokens.device, torch.int32) >= scan
+    found_start = _last(_matches(tokens, reasoning_start_token_ids, length) & unscanned)
+    found_end = _last(_matches(tokens, natural_reasoning_end_token_ids, length) & unscanned)
+    # A cold scan of core ends at the last block with a marker, and sees the other marker only
+    # there.
+    last_marker = torch.maximum(found_start, found_end)
+    block = (length - 1 - last_marker) // _COLD_SCAN_BLOCK
+
+    def in_last_block(found: torch.Tensor) -> torch.Tensor:
+        same = (length - 1 - found) // _COLD_SCAN_BLOCK == block
+        return found.masked_fill(cold & ~same, -1)
+
+    start = torch.maximum(start, in_last_block(found_start))
+    end = torch.maximum(end, in_last_block(found_end))
+    new_scan = (length - (max(start_len, natural_len) - 1)).clamp_min_(0)
+    for cache, new, old in (
+        (cached_last_start, start, old_start),
+        (cached_last_end, end, old_end),
+        (cached_scan_pos, new_scan, old_scan),
+    ):
+        cache[rows] = torch.where(has_budget, new, old).squeeze(1)
+
+    used = length - start - start_len
+    force = has_budget & (start >= 0) & (start > end) & (used >= budget)
+
+    # How much of the forced end the sequence already ends with: the longest proper prefix.
+    forced_len = reasoning_end_token_ids.shape[0]
+    written = torch.zeros_like(length)
+    for prefix_len in range(1, forced_len):
+        tail = length - prefix_len
+        position = tail + constants.arange(prefix_len, tokens.device, torch.int32)
+        suffix = tokens.gather(1, position.clamp_min(0).to(torch.int64))
+        same = (suffix == reasoning_end_token_ids[:prefix_len]).all(-1, keepdim=True)
+        written.masked_fill_(same & (tail >= 0), prefix_len)
+    token = reasoning_end_token_ids.index_select(0, written.squeeze(1)).to(torch.int64).unsqueeze(1)
+    current = logits.gather(1, token)
+    logits.scatter_(1, token, current.masked_fill(force, _FORCED_LOGIT))
