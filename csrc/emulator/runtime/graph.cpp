@@ -12,7 +12,8 @@
 
 namespace {
 
-constexpr const char* kWhy = "graph capture is not built yet; run without graphs (enforce_eager)";
+constexpr const char* kWhy =
+    "graph capture is not built yet, run without graphs (enforce_eager=True)";
 
 }  // namespace
 
@@ -35,10 +36,11 @@ EMU_API aclError aclmdlRICaptureThreadExchangeMode(aclmdlRICaptureMode* mode) {
   return ACL_SUCCESS;
 }
 
-#define EMU_REFUSED(name, ...)                 \
-  EMU_API aclError name(__VA_ARGS__) {         \
-    EMU_ENTER();                               \
-    return emu::fail_unsupported(#name, kWhy); \
+// Not 207000: torch_npu takes that for an old driver, warns, and goes on without a capture.
+#define EMU_REFUSED(name, ...)                                                   \
+  EMU_API aclError name(__VA_ARGS__) {                                           \
+    EMU_ENTER();                                                                 \
+    return emu::fail(ACL_ERROR_API_NOT_SUPPORT, std::string(#name ": ") + kWhy); \
   }
 
 EMU_REFUSED(aclmdlRICaptureBegin, aclrtStream, aclmdlRICaptureMode)

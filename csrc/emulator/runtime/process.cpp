@@ -9,7 +9,6 @@
 #include <cstdlib>
 #include <fstream>
 #include <mutex>
-#include <regex>
 #include <sstream>
 
 #include "runtime/config.h"
@@ -55,10 +54,11 @@ int read_default_device(const char* path) {
   if (!file) return -1;
   std::stringstream text;
   text << file.rdbuf();
-  std::smatch match;
   std::string content = text.str();
-  static const std::regex pattern("\"default_device\"\\s*:\\s*\"([0-9]+)\"");
-  return std::regex_search(content, match, pattern) ? std::stoi(match[1]) : -1;
+  size_t at = content.find("\"default_device\"");
+  if (at == std::string::npos) return -1;
+  at = content.find_first_of("0123456789", content.find(':', at));
+  return at == std::string::npos ? -1 : std::atoi(content.c_str() + at);
 }
 
 }  // namespace
