@@ -39,6 +39,7 @@ _BYTES_PER_JOB = 3 << 29
 # How many toolkits of one work tree stay, the newest first: a running process may use an older one.
 _KEPT_TOOLKITS = 4
 _TAIL_LINES = 30
+_SHOWN_COLUMNS = 200  # a compiler's command line is longer, and in the log
 _PLAIN_PERIOD_S = 10.0
 _NINJA_STATUS = re.compile(r"^\[(\d+)/(\d+)\]")
 
@@ -334,7 +335,7 @@ class _Build:
             do = "The machine ran out of memory: give it more, or close other programs."
         return CliError(
             f"{what.capitalize()} the emulator failed (exit code {code}).\n\n"
-            + "\n".join(f"    {line}" for line in shown)
+            + "\n".join(f"    {line[:_SHOWN_COLUMNS]}" for line in shown)
             + "\n",
             why=f"the whole log is {self.log}",
             do=do,
