@@ -13,13 +13,8 @@ from pathlib import Path
 import pytest
 
 from tests.engine import checkpoints
+from tests.engine.cases import Case
 from tests.engine.server import Server, ServerSpec
-
-
-def pytest_configure(config: pytest.Config) -> None:
-    config.addinivalue_line(
-        "markers", "long: minutes long; `make exactness` runs it, `make test` runs its short form"
-    )
 
 
 @pytest.hookimpl(trylast=True)
@@ -47,6 +42,20 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, str], Path]
 def smollm2() -> Path:
     """Path of SmolLM2-135M-Instruct."""
     return checkpoints.smollm2_checkpoint()
+
+
+@pytest.fixture
+def checkpoint_of(
+    tiny: Callable[[str, str], Path], request: pytest.FixtureRequest
+) -> Callable[[Case], Path]:
+    """Case -> its checkpoint, made where it is missing."""
+
+    def path(case: Case) -> Path:
+        if case.model == "smollm2":
+            return request.getfixturevalue("smollm2")
+        return tiny(case.model, case.dtype)
+
+    return path
 
 
 class ServerPool:

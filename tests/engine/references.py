@@ -112,7 +112,7 @@ def assert_equal_but_for_ties(
     new_tokens: int,
     max_tie_share: float,
 ) -> None:
-    """Fail where `served` is not the reference's greedy answer; near ties are warned of, which prints them.
+    """Fail where `served` is not the reference's greedy answer. Near ties are printed, as warnings.
 
     max_tie_share: the largest share of tokens that may be near ties: many would be an error that
     hides below the bound.

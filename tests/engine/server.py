@@ -27,7 +27,7 @@ START_TIMEOUT_S = 180
 STOP_TIMEOUT_S = 20  # also what the shutdown test demands
 
 
-class ServerFailed(AssertionError):
+class ServerError(AssertionError):
     """The server ended or did not come up; carries the end of its log."""
 
 
@@ -80,7 +80,7 @@ class Server:
         return [str(VLLM), "serve", str(self.spec.checkpoint), *fixed, *named, *self.spec.arguments]
 
     def start(self) -> None:
-        """Raises ServerFailed, with the log, where it ends or is not healthy in time."""
+        """Raises ServerError, with the log, where it ends or is not healthy in time."""
         with self.log.open("wb") as log:
             self.process = subprocess.Popen(
                 self.command(),
@@ -180,7 +180,5 @@ class Server:
     def log_tail(self, lines: int = 60) -> str:
         return "\n".join(self.log.read_text(errors="replace").splitlines()[-lines:])
 
-    def _failed(self, what: str) -> ServerFailed:
-        return ServerFailed(
-            f"`{' '.join(self.command())}` {what}. Its log ends:\n{self.log_tail()}"
-        )
+    def _failed(self, what: str) -> ServerError:
+        return ServerError(f"`{' '.join(self.command())}` {what}. Its log ends:\n{self.log_tail()}")

@@ -1,0 +1,136 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Requests that cannot be served: each gets a clear 400, and the server goes on serving."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import openai
+import pytest
+
+from tests.engine.cases import MAX_MODEL_LEN, Case
+from tests.engine.conftest import ServerPool
+from tests.engine.server import MODEL_NAME, Server
+
+CASE = Case("qwen3")
+pytestmark = CASE.group
+
+
+@pytest.fixture
+def server(servers: ServerPool, checkpoint_of: Callable[[Case], Path]) -> Iterator[Server]:
+    """The tiny server; after each test it must still answer as before."""
+    server = servers.get(CASE.spec(checkpoint_of(CASE)))
+    before = ask(server, prompt="still there?", max_tokens=4)
+    yield server
+    after = ask(server, prompt="still there?", max_tokens=4)
+    assert after.status_code == before.status_code == 200
+    assert after.json()["choices"][0]["text"] == before.json()["choices"][0]["text"]
+
+
+def ask(server: Server, path: str = "completions", **request: Any) -> httpx.Response:
+    body = {"model": MODEL_NAME, "temperature": 0, **request}
+    return httpx.post(f"{server.url}/v1/{path}", json=body, timeout=120)
+
+
+@pytest.mark.parametrize("excess", [1, 1000])
+def test_a_prompt_over_the_limit_is_refused_with_the_limit(server: Server, excess: int) -> None:
+    prompt = [65] * (MAX_MODEL_LEN + excess)
+    with pytest.raises(openai.BadRequestError) as caught:
+        server.client().completions.create(model=MODEL_NAME, prompt=prompt, max_tokens=1)
+    assert str(MAX_MODEL_LEN) in str(caught.value)
+
+
+def test_a_prompt_that_leaves_no_room_for_the_answer_is_refused(server: Server) -> None:
+    answer = ask(server, prompt=[65] * (MAX_MODEL_LEN - 10), max_tokens=11)
+    assert answer.status_code == 400
+    assert str(MAX_MODEL_LEN) in answer.text
+
+
+def test_a_prompt_at_the_limit_is_served(server: Server) -> None:
+    answer = ask(server, prompt=[65] * (MAX_MODEL_LEN - 1), max_tokens=1, ignore_eos=True)
+    assert answer.status_code == 200, answer.text
+    assert answer.json()["usage"]["total_tokens"] == MAX_MODEL_LEN
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("temperature", -1),
+        ("temperature", "warm"),
+        ("top_p", 0),
+        ("top_p", 1.5),
+        ("top_k", -7),
+        ("min_p", 2),
+        ("n", 0),
+        ("max_tokens", -1),
+        ("max_tokens", "many"),
+        ("stop", [""]),
+        ("seed", "lucky"),
+        ("logprobs", -5),
+        ("logprobs", 100000),
+        ("prompt", []),
+        ("prompt", [10**9]),
+        ("prompt", {"a": 1}),
+        ("repetition_penalty", 0),
+        ("presence_penalty", 9),
+    ],
+)
+def test_an_invalid_value_is_refused_and_named(server: Server, field: str, value: Any) -> None:
+    answer = ask(server, **{"prompt": "hello", "max_tokens": 4, field: value})
+    assert answer.status_code == 400, answer.text
+    message = answer.json()["error"]["message"]
+    assert message.strip()
+    assert any(word in message for word in (field, field.removeprefix("max_"), "token")), message
+
+
+def test_a_request_for_what_is_refused_is_refused_alone(server: Server) -> None:
+    answer = ask(server, prompt="hello", max_tokens=2, watermarking=True)
+    assert answer.status_code == 400, answer.text
+    assert "watermark" in answer.json()["error"]["message"].lower()
+
+
+@pytest.mark.parametrize("field", ["top_kk", "temprature"])
+def test_an_unknown_parameter_is_reported(server: Server, field: str) -> None:
+    """Core takes unknown fields with a warning, as OpenAI's own schema asks of servers."""
+    answer = ask(server, prompt="hello", max_tokens=2, **{field: 3})
+    if answer.status_code != 200:
+        assert answer.status_code == 400
+        assert field in answer.text
+    else:
+        assert field in server.log.read_text(errors="replace")
+
+
+def test_a_body_that_is_no_json_is_refused(server: Server) -> None:
+    answer = httpx.post(
+        f"{server.url}/v1/completions",
+        content=b'{"prompt": "hel',
+        headers={"Content-Type": "application/json"},
+        timeout=60,
+    )
+    assert answer.status_code in (400, 422)
+    assert answer.json()["error"]["message"]
+
+
+def test_an_unknown_model_is_not_found(server: Server) -> None:
+    answer = ask(server, model="another", prompt="hello")
+    assert answer.status_code == 404
+    assert "another" in answer.json()["error"]["message"]
+
+
+def test_a_client_that_leaves_does_not_hold_its_request(server: Server) -> None:
+    """The connection is cut in the middle of a long stream; the request must end with it."""
+    with httpx.stream(
+        "POST",
+        f"{server.url}/v1/completions",
+        json={"model": MODEL_NAME, "prompt": "hello", "max_tokens": 600, "stream": True}
+        | {"ignore_eos": True},
+        timeout=60,
+    ) as stream:
+        next(stream.iter_lines())
+    for _ in range(100):
+        if server.metric("vllm:num_requests_running") == 0:
+            return
+    pytest.fail("the request is still running although its client has left")

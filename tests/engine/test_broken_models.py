@@ -1,0 +1,74 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`vllm serve` with a model that cannot be served ends soon, with an error that names the reason."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.engine.commands import Ran, vllm
+
+pytestmark = pytest.mark.xdist_group("broken-models")
+
+
+def serve(model: Path) -> Ran:
+    """`vllm serve MODEL` to its end, which must be a failure."""
+    ran = vllm(
+        *("serve", model, "--device", "npu", "--dtype", "float32", "--max-model-len", "128"),
+        *("--gpu-memory-utilization", "0.1", "--num-gpu-blocks-override", "16"),
+    )
+    assert ran.code != 0
+    return ran
+
+
+@pytest.fixture
+def copy(tiny: Callable[[str, str], Path], tmp_path: Path) -> Path:
+    """A checkpoint that a test may break."""
+    return Path(shutil.copytree(tiny("qwen3", "float32"), tmp_path / "model"))
+
+
+def test_a_path_that_is_not_there_is_named(tmp_path: Path) -> None:
+    missing = tmp_path / "nowhere"
+    serve(missing).line_with(str(missing))
+
+
+def test_a_folder_without_a_configuration_is_named(copy: Path) -> None:
+    (copy / "config.json").unlink()
+    ran = serve(copy)
+    assert str(copy) in ran.output
+    ran.line_with("config.json")
+
+
+def test_a_configuration_that_is_no_json_is_named(copy: Path) -> None:
+    (copy / "config.json").write_text('{"architectures": [')
+    assert "config.json" in serve(copy).output
+
+
+def test_truncated_weights_are_found(copy: Path) -> None:
+    weights = copy / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:-4096])
+    serve(copy).line_with("SafetensorError")
+
+
+def test_missing_weights_are_named(copy: Path) -> None:
+    (copy / "model.safetensors").unlink()
+    assert str(copy) in serve(copy).line_with("Cannot find any model weights")
+
+
+def test_weights_of_another_shape_are_found(copy: Path) -> None:
+    path = copy / "config.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "intermediate_size": 512}))
+    ran = serve(copy)
+    assert "512" in ran.output
+    assert "256" in ran.output
+
+
+def test_a_model_type_that_nobody_knows_is_named(copy: Path) -> None:
+    path = copy / "config.json"
+    unknown = {"model_type": "nosuch", "architectures": ["NoSuchForCausalLM"]}
+    path.write_text(json.dumps({**json.loads(path.read_text()), **unknown}))
+    serve(copy).line_with("nosuch")

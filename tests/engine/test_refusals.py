@@ -1,0 +1,212 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What this plugin does not support is refused at start-up, in one line that says why and what to do.
+
+One way of asking for each row of support.REFUSALS, through vLLM's own argument parser; the table
+is checked to be complete. Two of them also through `vllm serve`.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.engine.commands import vllm
+from vllm_ascend_mrv2 import support
+
+pytestmark = pytest.mark.xdist_group("refusals")
+
+PREFIX = "vllm-ascend-mrv2 refuses to start."
+
+
+@dataclass(frozen=True)
+class Ask:
+    """One way to ask for a refused feature: arguments, environment, or a model's configuration.
+
+    named: what the refusal must name. `refused_by_core`: vLLM itself refuses before the platform is
+    asked, and `named` is in its message.
+    """
+
+    feature: str
+    named: str
+    arguments: tuple[str, ...] = ()
+    environment: Mapping[str, str] = field(default_factory=dict)
+    config: Mapping[str, Any] | None = None
+    refused_by_core: bool = False
+
+
+MOE = {
+    "architectures": ["Qwen3MoeForCausalLM"],
+    "model_type": "qwen3_moe",
+    "num_experts": 4,
+    "num_experts_per_tok": 2,
+    "moe_intermediate_size": 64,
+    "decoder_sparse_step": 1,
+}
+WHISPER = {"architectures": ["WhisperForConditionalGeneration"], "model_type": "whisper"}
+CONNECTOR = {"kv_connector": "ExampleConnector", "kv_role": "kv_both"}
+EC_CONNECTOR = {"ec_connector": "ECExampleConnector", "ec_role": "ec_both"}
+NGRAM = {"method": "ngram", "num_speculative_tokens": 2, "prompt_lookup_max": 2}
+
+ASKS = (
+    Ask(
+        "Model Runner V1",
+        "VLLM_USE_V2_MODEL_RUNNER=0",
+        environment={"VLLM_USE_V2_MODEL_RUNNER": "0"},
+    ),
+    Ask("TASK_QUEUE_ENABLE=2", "TASK_QUEUE_ENABLE=2", environment={"TASK_QUEUE_ENABLE": "2"}),
+    Ask("speculative decoding", "ngram", ("--speculative-config", json.dumps(NGRAM))),
+    Ask("LoRA", "LoRA", ("--enable-lora",)),
+    Ask("pipeline parallelism", "pipeline_parallel_size=2", ("--pipeline-parallel-size", "2")),
+    Ask("tensor parallelism", "tensor_parallel_size=2", ("--tensor-parallel-size", "2")),
+    Ask("data parallelism", "data_parallel_size=2", ("--data-parallel-size", "2")),
+    Ask(
+        "decode context parallelism",
+        "decode_context_parallel_size=2",
+        ("--tensor-parallel-size", "4", "--decode-context-parallel-size", "2"),
+    ),
+    Ask(
+        "prefill context parallelism",
+        "prefill_context_parallel_size=2",
+        ("--prefill-context-parallel-size", "2"),
+    ),
+    Ask(
+        "Ray executor",
+        "Ray",
+        ("--distributed-executor-backend", "ray"),
+        refused_by_core=True,  # Ray is not installed with vLLM's plain wheel
+    ),
+    Ask("quantization", "quantization=fp8", ("--quantization", "fp8")),
+    Ask("quantized KV cache", "kv_cache_dtype=fp8", ("--kv-cache-dtype", "fp8")),
+    Ask("pooling models", "pooling", ("--runner", "pooling")),
+    Ask("encoder and multimodal models", "encoder", config=WHISPER),
+    Ask(
+        "MoE, MLA, hybrid, attention-free and diffusion models",
+        "mixture-of-experts",
+        config=MOE,
+    ),
+    Ask("dual batch overlap", "dual batch overlap", ("--enable-dbo",)),
+    Ask("KV transfer", "KV connector", ("--kv-transfer-config", json.dumps(CONNECTOR))),
+    Ask("KV offloading", "--kv-offloading-size", ("--kv-offloading-size", "1")),
+    Ask("weight offloading", "--cpu-offload-gb", ("--cpu-offload-gb", "1")),
+    Ask(
+        "weight offloading",
+        "--offload-group-size",
+        ("--offload-group-size", "2", "--offload-num-in-group", "1"),
+    ),
+    Ask(
+        "encoder-cache transfer",
+        "encoder-cache",
+        ("--ec-transfer-config", json.dumps(EC_CONNECTOR)),
+    ),
+    Ask("shared-memory tensor arena", "arena", ("--enable-shm-tensor-arena",)),
+    Ask("prompt embeddings", "prompt embeddings", ("--enable-prompt-embeds",)),
+    Ask("watermarking", "watermarking", ("--watermark-config", json.dumps({"key": "3"}))),
+    Ask("sleep mode", "Sleep mode", ("--enable-sleep-mode",), refused_by_core=True),
+    Ask(
+        "graphs",
+        "cudagraph_mode=FULL_DECODE_ONLY",
+        ("--compilation-config", json.dumps({"cudagraph_mode": "FULL_DECODE_ONLY"})),
+    ),
+    Ask("compilation", "compilation mode", ("--compilation-config", json.dumps({"mode": 3}))),
+)
+NOT_ROWS = {"graphs", "compilation"}  # refused before core's defaults, by support.graph_requests
+
+
+def test_every_row_of_the_support_table_is_asked_for() -> None:
+    assert {ask.feature for ask in ASKS} - NOT_ROWS == {row.feature for row in support.REFUSALS}
+
+
+@pytest.fixture(scope="module")
+def engine_config() -> Callable[..., Any]:
+    """argv of `vllm serve` -> the finished VllmConfig, as the server makes it."""
+    from vllm.engine.arg_utils import AsyncEngineArgs
+    from vllm.utils.argparse_utils import FlexibleArgumentParser
+
+    parser = AsyncEngineArgs.add_cli_args(FlexibleArgumentParser())
+
+    def make(*arguments: str) -> Any:
+        parsed = parser.parse_args(list(arguments))
+        return AsyncEngineArgs.from_cli_args(parsed).create_engine_config()
+
+    return make
+
+
+@pytest.fixture
+def model(tiny: Callable[[str, str], Path]) -> Path:
+    return tiny("qwen3", "float32")
+
+
+def model_with(config: Mapping[str, Any] | None, model: Path, folder: Path) -> Path:
+    """`model`, or a folder with its configuration changed by `config` (there are no weights)."""
+    if config is None:
+        return model
+    for path in model.iterdir():
+        if path.name != "model.safetensors":
+            (folder / path.name).write_bytes(path.read_bytes())
+    changed = {**json.loads((model / "config.json").read_text()), **config}
+    (folder / "config.json").write_text(json.dumps(changed))
+    return folder
+
+
+@pytest.mark.parametrize("ask", ASKS, ids=lambda ask: f"{ask.feature}: {ask.named}")
+def test_it_is_refused_in_a_line_that_names_it(
+    ask: Ask,
+    engine_config: Callable[..., Any],
+    model: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for name, value in ask.environment.items():
+        monkeypatch.setenv(name, value)
+    folder = model_with(ask.config, model, tmp_path)
+    with pytest.raises(ValueError, match=r".") as caught:
+        engine_config("--model", str(folder), *ask.arguments)
+    message = str(caught.value)
+    if ask.refused_by_core:
+        assert ask.named in message
+        return
+    line = next(line for line in message.splitlines() if PREFIX in line)
+    assert ask.named in line
+    rows = [row for row in support.REFUSALS if row.feature == ask.feature]
+    assert all(row.why in line and row.instead in line for row in rows)
+
+
+def test_what_is_not_asked_for_is_accepted(engine_config: Callable[..., Any], model: Path) -> None:
+    config = engine_config("--model", str(model))
+    assert config.use_v2_model_runner
+    assert config.parallel_config.worker_cls == "vllm_ascend_mrv2.worker.NPUWorker"
+
+
+def test_runner_v2_may_be_named(
+    engine_config: Callable[..., Any], model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("VLLM_USE_V2_MODEL_RUNNER", "1")
+    assert engine_config("--model", str(model)).use_v2_model_runner
+
+
+@pytest.mark.parametrize(
+    ("extra", "named", "why"),
+    [
+        ({"TASK_QUEUE_ENABLE": "2"}, "TASK_QUEUE_ENABLE=2", "queue thread"),
+        ({"VLLM_USE_V2_MODEL_RUNNER": "0"}, "VLLM_USE_V2_MODEL_RUNNER=0", "Model Runner V2 only"),
+    ],
+)
+def test_vllm_serve_ends_at_once_with_the_line(
+    model: Path, extra: dict[str, str], named: str, why: str
+) -> None:
+    ran = vllm("serve", model, "--device", "npu", extra=extra)
+    assert ran.code != 0
+    line = ran.line_with(PREFIX)
+    assert named in line
+    assert why in line
+
+
+def test_vllm_serve_refuses_an_unknown_switch_of_ours(model: Path) -> None:
+    ran = vllm("serve", model, "--device", "npu", extra={"VLLM_ASCEND_MRV2_PIN_MEMROY": "1"})
+    assert ran.code != 0
+    assert "VLLM_ASCEND_MRV2_PIN_MEMORY" in ran.line_with("VLLM_ASCEND_MRV2_PIN_MEMROY")
