@@ -107,6 +107,14 @@ def _executor(config: Any) -> str | None:
     return f"distributed_executor_backend={backend}" if backend in ("ray",) else None
 
 
+def _weight_offloading(config: Any) -> str | None:
+    if _path(config, "offload_config.uva.cpu_offload_gb", 0) > 0:
+        return "weight offloading (--cpu-offload-gb)"
+    if _path(config, "offload_config.prefetch.offload_group_size", 0) > 0:
+        return "weight offloading (--offload-group-size)"
+    return None
+
+
 _ONE_DEVICE = "several devices need HCCL collectives that are not verified yet"
 _USE_ONE = "serve on one device; several are planned (see ROADMAP.md)"
 
@@ -214,6 +222,20 @@ REFUSALS: tuple[Refusal, ...] = (
         "start without --kv-transfer-config",
     ),
     Refusal(
+        # Core turns this into a connector only after the platform was asked.
+        "KV offloading",
+        _given("cache_config.kv_offloading_size", "KV offloading (--kv-offloading-size)"),
+        "it copies blocks to host memory, which no connector has been verified to do on this "
+        "device",
+        "start without --kv-offloading-size",
+    ),
+    Refusal(
+        "weight offloading",
+        _weight_offloading,
+        "it needs pinned or unified host memory, which is not proven on this device",
+        "start without --cpu-offload-gb and --offload-group-size",
+    ),
+    Refusal(
         "encoder-cache transfer",
         _given("ec_transfer_config", "an encoder-cache connector"),
         "no connector has been verified on this device's memory",
@@ -261,7 +283,9 @@ def refusals_for(config: Any, rows: Iterable[Refusal] = REFUSALS) -> list[str]:
 def refuse(lines: list[str]) -> None:
     """Raise UnsupportedConfigError with the lines, if there are any."""
     if lines:
-        raise UnsupportedConfigError("vllm-ascend-mrv2 refuses to start. " + " | ".join(lines) + ".")
+        raise UnsupportedConfigError(
+            "vllm-ascend-mrv2 refuses to start. " + " | ".join(lines) + "."
+        )
 
 
 def graph_requests(compilation_config: Any) -> list[str]:
