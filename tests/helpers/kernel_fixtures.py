@@ -31,6 +31,8 @@ def oracle() -> Iterator[CoreOracle]:
 def host_tables_on(check: KernelCheck, monkeypatch: pytest.MonkeyPatch) -> None:
     """Core's host-backed tables get their device side where `check` runs."""
     import vllm.platforms
+    from vllm.v1.worker.gpu import buffer_utils
 
+    monkeypatch.setattr(buffer_utils, "is_uva_available", lambda: False)
     platform = SimpleNamespace(device_type=check.device.type)
     monkeypatch.setattr(vllm.platforms, "current_platform", platform, raising=False)

@@ -2,7 +2,7 @@
 """Core layers on torch_npu's fused operators, by core's own out-of-tree registry.
 
 `register()` makes core construct ours where it constructs a layer of the same name. A layer reaches
-its `forward_oot` where its operator is enabled (`custom_ops` "all", core's default without inductor);
+its `forward_oot` where its operator is enabled (`custom_ops` "all", the default without inductor);
 core's IR operators are reached from `forward_native` only and are not involved then.
 """
 

@@ -1,0 +1,117 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A few sampling steps of core's runner in small, run alike by us and by the oracle's process.
+
+The whole sampler on real request state: requests with any parameters are added, logits are given,
+and core's update advances the state. Which kernels and Sampler it gets depends on the process.
+"""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import torch
+
+VOCAB_SIZE = 300
+MAX_MODEL_LEN = 64
+
+
+def _on_cpu_only() -> None:
+    """In the oracle's process: host tables without a device, and top-k by torch (as on the NPU)."""
+    import vllm.platforms
+    from vllm.v1.sample.ops import topk_topp_sampler
+    from vllm.v1.worker.gpu import buffer_utils
+
+    vllm.platforms.current_platform = SimpleNamespace(device_type="cpu", is_cpu=lambda: False)
+    buffer_utils.is_uva_available = lambda: False
+    topk_topp_sampler.HAS_TRITON = False
+
+
+def run(
+    parameters: list[dict[str, Any]],
+    num_steps: int,
+    case: int,
+    device: str = "cpu",
+    oracle: bool = True,
+    use_fp64_gumbel: bool = False,
+    logprobs_mode: str = "raw_logprobs",
+) -> list[dict[str, torch.Tensor]]:
+    """Per step: sampled tokens [n], and where asked for the logprobs' tensors. CPU tensors.
+
+    parameters: SamplingParams' arguments of each request ("bad_words" as lists of token ids,
+    "stop_token_ids" as usual); the requests sit in scattered state rows.
+    """
+    from vllm.sampling_params import SamplingParams
+    from vllm.v1.worker.gpu import input_batch, model_runner
+    from vllm.v1.worker.gpu.states import RequestState
+
+    if oracle:
+        _on_cpu_only()
+    rng = np.random.default_rng(case)
+    num_reqs, max_num_reqs = len(parameters), len(parameters) + 3
+    where = torch.device(device)
+    states = RequestState(max_num_reqs, MAX_MODEL_LEN, 256, 0, VOCAB_SIZE, where)
+    sampler = model_runner.Sampler(
+        vllm_config=SimpleNamespace(reasoning_config=None),
+        max_num_reqs=max_num_reqs,
+        vocab_size=VOCAB_SIZE,
+        device=where,
+        req_states=states,
+        logprobs_mode=logprobs_mode,
+        use_fp64_gumbel=use_fp64_gumbel,
+    )
+    states.free_indices = rng.permutation(max_num_reqs).tolist()
+    for i, arguments in enumerate(parameters):
+        prompt = rng.integers(0, VOCAB_SIZE, rng.integers(3, 12)).tolist()
+        arguments = dict(arguments)
+        bad_words = arguments.pop("bad_words", None)
+        params = SamplingParams(**arguments)
+        params._bad_words_token_ids = bad_words
+        params._all_stop_token_ids = set(params.stop_token_ids or ())
+        states.add_request(str(i), len(prompt), prompt, len(prompt) - 1, 40)
+        sampler.add_request(states.req_id_to_index[str(i)], params)
+    rows_np = np.asarray([states.req_id_to_index[str(i)] for i in range(num_reqs)])
+    rows = torch.from_numpy(rows_np).to(where)
+    starts = torch.arange(num_reqs + 1, dtype=torch.int32).to(where)
+    results = []
+    for _ in range(num_steps):
+        states.apply_staged_writes()
+        sampler.apply_staged_writes()
+        lengths = (states.num_computed_tokens.gpu[rows] + 1).to(torch.int32)
+        bound = lengths.cpu()
+        batch = SimpleNamespace(
+            num_reqs=num_reqs,
+            idx_mapping=rows,
+            idx_mapping_np=rows_np,
+            expanded_idx_mapping=rows,
+            expanded_local_pos=torch.zeros(num_reqs, dtype=torch.int32).to(where),
+            cu_num_logits=starts,
+            cu_num_logits_np=np.arange(num_reqs + 1),
+            positions=(lengths - 1).to(torch.int64),
+            logits_indices=torch.arange(num_reqs).to(where),
+            input_ids=torch.zeros(num_reqs, dtype=torch.int32).to(where),
+            seq_lens=lengths,
+            seq_lens_cpu_upper_bound=bound,
+        )
+        logits = torch.from_numpy(rng.standard_normal((num_reqs, VOCAB_SIZE), np.float32) * 3)
+        output = sampler(logits.to(where), batch)
+        input_batch.post_update(
+            rows,
+            states.num_computed_tokens.gpu,
+            states.last_sampled_tokens,
+            sampler.penalties_state.output_bin_counts,
+            output.sampled_token_ids,
+            output.num_sampled,
+            output.num_rejected,
+            starts,
+            states.all_token_ids.gpu,
+            states.total_len.gpu,
+        )
+        step = {"sampled": output.sampled_token_ids.view(-1).cpu()}
+        if (tensors := output.logprobs_tensors) is not None:
+            step["token_ids"] = tensors.logprob_token_ids.cpu()
+            step["logprobs"] = tensors.logprobs.cpu()
+            step["ranks"] = tensors.selected_token_ranks.cpu()
+        results.append(step)
+    return results
