@@ -81,7 +81,7 @@ def _loaded_library(name: str) -> Path | None:
 
 def collect(config: Any) -> list[Decision]:
     """The record of a finished VllmConfig."""
-    from vllm_ascend_mrv2 import kernels, layers
+    from vllm_ascend_mrv2 import kernels
     from vllm_ascend_mrv2.attention.backend import PREFERRED_BLOCK_SIZE
 
     scheduler, cache = config.scheduler_config, config.cache_config
@@ -113,8 +113,12 @@ def collect(config: Any) -> list[Decision]:
             f"block size {block_size}, contiguous K and V",
             "FIA takes multiples of 16",
         ),
-        Decision("kernels", kernels.SUMMARY, "core's Triton kernels do not run on this device"),
-        Decision("layers", layers.SUMMARY, "fused operators of torch_npu"),
+        Decision(
+            "kernels",
+            f"torch operations for {len(kernels.kernel_overrides())} Triton kernels",
+            "core's Triton kernels do not run on this device",
+        ),
+        Decision("layers", "torch_npu's fused operators", "RMSNorm, rotary embedding, SwiGLU"),
     ]
 
 
