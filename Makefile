@@ -6,6 +6,8 @@ PYTHON ?= python3
 PORT ?= 8000
 HOST ?= 127.0.0.1
 MODEL ?= smollm2
+# Memory of the emulated device, which is this machine's: vLLM fills it with KV cache.
+HBM ?= 4GiB
 TESTS ?= tests/unit tests/device tests/engine
 JOBS ?= 2
 ARGS ?=
@@ -26,7 +28,7 @@ export VLLM_NO_USAGE_STATS := 1
 .DEFAULT_GOAL := help
 
 help:
-	@echo 'make serve [MODEL=smollm2|tiny-qwen3|...|FOLDER] [PORT=8000] [HOST=127.0.0.1] [ARGS=...]'
+	@echo 'make serve [MODEL=smollm2|tiny-qwen3|...|FOLDER] [PORT=8000] [HOST=127.0.0.1] [HBM=4GiB] [ARGS=...]'
 	@echo 'make test  [TESTS="tests/unit ..."] [JOBS=2] [ARGS=...]'
 	@echo 'make exactness              the long form of the exactness tests'
 	@echo 'make bench [ARGS=...]      counters and times, into build/bench'
@@ -38,7 +40,7 @@ setup:
 serve:
 	@$(PYTHON) tools/bootstrap.py run $(MADE)
 	@echo 'Serving $(SERVED) as "$(notdir $(MODEL))" on http://$(HOST):$(PORT)/v1 (Ctrl-C stops it).'
-	@$(EMULATED) -- vllm serve $(SERVED) --device npu --host $(HOST) --port $(PORT) \
+	@$(EMULATED) --hbm $(HBM) -- vllm serve $(SERVED) --device npu --host $(HOST) --port $(PORT) \
 	  --served-model-name $(notdir $(MODEL)) $(ARGS)
 
 # One thread per worker: two workers share two cores.
