@@ -16,7 +16,10 @@ from tests.helpers.core_oracle import CoreOracle
 from tests.helpers.kernel_check import KernelCheck
 
 # a call of the oracle takes milliseconds; a failing example reproduces (derandomized)
-hypothesis.settings.register_profile("kernels", max_examples=20, deadline=None, derandomize=True)
+for name, max_examples in (("kernels", 20), ("kernels on device", 8)):
+    hypothesis.settings.register_profile(
+        name, max_examples=max_examples, deadline=None, derandomize=True
+    )
 
 
 @pytest.fixture(scope="session")

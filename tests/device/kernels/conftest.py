@@ -11,7 +11,7 @@ from tests.helpers.core_oracle import CoreOracle
 from tests.helpers.kernel_check import KernelCheck
 from tests.helpers.kernel_fixtures import host_tables_on, oracle  # noqa: F401
 
-hypothesis.settings.load_profile("kernels")
+hypothesis.settings.load_profile("kernels on device")
 
 
 @pytest.fixture(scope="session")

@@ -106,10 +106,9 @@ def test_a_decode_step(check: KernelCheck, state: dict[str, torch.Tensor]) -> No
         ),
     }
     bounds = {
-        "prefill": 31, "positions": 11, "combine": 11, "block tables": 1, "slots": 14,
-        "sampled": 7, "post-update": 25,
+        "prefill": 26, "positions": 10, "combine": 10, "block tables": 1, "slots": 13,
+        "sampled": 7, "post-update": 23,
     }  # fmt: skip
-    print(counts)
     assert all(counts[name] <= bounds[name] for name in bounds), counts
 
 
@@ -121,8 +120,7 @@ def test_random_sampling_takes_about_fifty(check: KernelCheck) -> None:
     temperature, pos = torch.ones(R).to(check.device), torch.ones(R, dtype=torch.int64)
     pos = pos.to(check.device)
     launches = count(lambda: gumbel.sample_seeded(logits, states, temperature, pos, 50))
-    print(launches)
-    assert launches <= 52
+    assert launches <= 48
 
 
 def test_greedy_sampling_takes_one(check: KernelCheck) -> None:
