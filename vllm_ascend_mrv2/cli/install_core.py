@@ -30,23 +30,25 @@ def _find(name: str) -> Distribution | None:
         return None
 
 
+def _required(core: Distribution) -> list[Requirement]:
+    """What `core` requires here, without its extras (one of which names CUDA in any build)."""
+    requirements = map(Requirement, core.requires or [])
+    return [r for r in requirements if r.marker is None or r.marker.evaluate({"extra": ""})]
+
+
 def _is_cuda_build(core: Distribution) -> bool:
     """The empty target names no accelerator's packages, the published wheel names many."""
-    names = {Requirement(line).name.lower() for line in core.requires or []}
-    return any(name.startswith(("nvidia-", "flashinfer")) for name in names)
+    return any(r.name.lower().startswith(("nvidia-", "flashinfer")) for r in _required(core))
 
 
 def _unmet(core: Distribution) -> list[str]:
     """Requirements of `core` that this environment does not meet."""
-    unmet = []
-    for line in core.requires or []:
-        needs = Requirement(line)
-        if needs.marker is not None and not needs.marker.evaluate({"extra": ""}):
-            continue
-        found = _find(needs.name)
-        if found is None or not needs.specifier.contains(found.version, prereleases=True):
-            unmet.append(line)
-    return unmet
+    return [
+        str(needs)
+        for needs in _required(core)
+        if (found := _find(needs.name)) is None
+        or not needs.specifier.contains(found.version, prereleases=True)
+    ]
 
 
 def _pip(step: str, arguments: list[str], environment: dict[str, str]) -> None:

@@ -48,7 +48,7 @@ def test_an_empty_environment_gets_the_empty_target(
 def test_a_complete_core_is_left_alone(site: Callable[..., Path], asked: Asked) -> None:
     site("six", "1.17.0")
     site(
-        *("vllm", WANT, "six>=1.16", "absent; extra == 'bench'"),
+        *("vllm", WANT, "six>=1.16", "nvidia-codec; extra == 'deepstream'"),
         "absent; python_version < '3'",
         alone=True,
     )
