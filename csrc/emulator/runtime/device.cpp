@@ -187,7 +187,7 @@ EMU_API aclError aclrtResetDevice(int32_t device_id) {
   }
   device->active = false;
   device->clear_failure();
-  emu::adopt_device(nullptr);
+  if (emu::thread_device == device) emu::adopt_device(nullptr);
   return ACL_SUCCESS;
 }
 

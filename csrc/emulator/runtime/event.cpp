@@ -233,9 +233,11 @@ EMU_API aclError aclrtRecordEvent(aclrtEvent handle, aclrtStream stream_handle) 
   }
   if (aclError error = emu::check_usable(stream->device(), __func__)) return error;
   auto completion = event->begin_record(stream->device());
-  return emu::submit_to(
+  aclError error = emu::submit_to(
       *stream,
       {"event_record", TaskKind::kEventRecord, [completion] { completion->complete(); }, {}});
+  if (error) completion->complete();  // nobody else will, and others may wait for it
+  return error;
 }
 
 EMU_API aclError aclrtStreamWaitEvent(aclrtStream stream_handle, aclrtEvent handle) {
