@@ -79,9 +79,7 @@ struct Attention {
                                           : layout_of(input_layout.substr(separator + 1));
   }
   bool paged() const { return block_table.has_value(); }
-  int64_t packed_rows() const {
-    return query.size(query_layout() == Layout::kNtd ? 1 : 0);
-  }
+  int64_t packed_rows() const { return query.size(query_layout() == Layout::kNtd ? 1 : 0); }
   int64_t batch() const {
     const Layout layout = query_layout();
     if (is_packed(layout)) {
@@ -206,10 +204,9 @@ std::vector<int64_t> kv_rows(const Attention& a) {
     return differences(*a.kv_lengths);
   }
   const int64_t rows = Attention::padded_rows(a.key, a.query_layout());
-  const std::vector<int64_t> counts =
-      a.kv_lengths && !a.kv_lengths->empty()
-          ? per_sequence(*a.kv_lengths, batch, "actual_seq_kvlen")
-          : std::vector<int64_t>(batch, rows);
+  const std::vector<int64_t> counts = a.kv_lengths && !a.kv_lengths->empty()
+                                          ? per_sequence(*a.kv_lengths, batch, "actual_seq_kvlen")
+                                          : std::vector<int64_t>(batch, rows);
   for (const int64_t count : counts) {
     enforce(rule::kKvLengthRange, count >= 0 && count <= rows, count, " with ", rows,
             " rows of key");
@@ -230,8 +227,8 @@ void check_paged(const Attention& a) {
   enforce(rule::kCacheLayout,
           a.key.sizes() == a.value.sizes() &&
               (a.key.dim() == 3 ||
-               (a.key.dim() == 4 && (layout == Layout::kTnd || layout == Layout::kNtd ||
-                                     layout == Layout::kBnsd))),
+               (a.key.dim() == 4 &&
+                (layout == Layout::kTnd || layout == Layout::kNtd || layout == Layout::kBnsd))),
           "key ", a.key.sizes(), ", value ", a.value.sizes(), " and layout ", a.input_layout);
   if (a.heads_before_tokens()) {
     enforce(rule::kCacheLayout, a.key.size(1) == a.kv_heads, "key ", a.key.sizes(), " with ",
@@ -256,10 +253,9 @@ void check_mask(const Attention& a) {
     enforce(rule::kMaskDtype, type == at::kBool || type == at::kChar || type == at::kByte, type);
   }
   if (a.sparse_mode >= 2) {
-    enforce(rule::kCompressedMask,
-            a.mask && a.mask->numel() == 2048 * 2048 && a.mask->size(-1) == 2048,
-            a.mask ? "a mask of other shape" : "no atten_mask", " with sparse_mode ",
-            a.sparse_mode);
+    enforce(
+        rule::kCompressedMask, a.mask && a.mask->numel() == 2048 * 2048 && a.mask->size(-1) == 2048,
+        a.mask ? "a mask of other shape" : "no atten_mask", " with sparse_mode ", a.sparse_mode);
   } else {
     enforce(rule::kFullMask, a.sparse_mode == 0 || a.mask, "no atten_mask with sparse_mode 1");
     enforce(rule::kFullMask, !a.mask || (a.mask->dim() >= 2 && a.mask->dim() <= 4),
@@ -279,12 +275,13 @@ void check_heads(const Attention& a) {
   enforce(rule::kHeads, a.heads > 0 && a.kv_heads > 0 && a.heads % a.kv_heads == 0, a.heads,
           " query heads and ", a.kv_heads, " key/value heads");
   const Layout layout = a.query_layout();
-  const int64_t dims = is_packed(layout) || layout == Layout::kBsh || layout == Layout::kSbh ? 3 : 4;
+  const int64_t dims =
+      is_packed(layout) || layout == Layout::kBsh || layout == Layout::kSbh ? 3 : 4;
   require(a.query.dim() == dims, "query of layout ", a.input_layout, " must have ", dims,
           " dimensions and has shape ", a.query.sizes());
-  require(a.paged() || (a.key.dim() == dims && a.value.dim() == dims),
-          "key and value of layout ", a.input_layout, " must have ", dims,
-          " dimensions and have shapes ", a.key.sizes(), " and ", a.value.sizes());
+  require(a.paged() || (a.key.dim() == dims && a.value.dim() == dims), "key and value of layout ",
+          a.input_layout, " must have ", dims, " dimensions and have shapes ", a.key.sizes(),
+          " and ", a.value.sizes());
   const auto heads_of = [&](const Tensor& tensor, int64_t expected) {
     switch (layout) {
       case Layout::kTnd:
@@ -305,10 +302,11 @@ void check_heads(const Attention& a) {
   if (a.paged()) {
     key_size = a.heads_before_tokens() ? a.key.size(3) : a.key.size(2) / a.kv_heads;
   } else {
-    enforce(rule::kHeads,
-            heads_of(a.key, a.kv_heads) == a.kv_heads && heads_of(a.value, a.kv_heads) == a.kv_heads,
-            "key ", a.key.sizes(), " and value ", a.value.sizes(), " with ", a.kv_heads,
-            " heads in layout ", a.input_layout);
+    enforce(
+        rule::kHeads,
+        heads_of(a.key, a.kv_heads) == a.kv_heads && heads_of(a.value, a.kv_heads) == a.kv_heads,
+        "key ", a.key.sizes(), " and value ", a.value.sizes(), " with ", a.kv_heads,
+        " heads in layout ", a.input_layout);
     key_size = a.head_size_of(a.key, a.kv_heads);
   }
   enforce(rule::kHeadSize, head_size == key_size && head_size > 0 && head_size <= 512, head_size,
@@ -367,9 +365,9 @@ void check(const Attention& a) {
 // [kv_heads, tokens, D] of one sequence from a paged cache: copies only the blocks that it has.
 Tensor gather_paged(const Attention& a, const Tensor& cache, const Tensor& blocks, int64_t tokens) {
   const Tensor taken = cache.index_select(0, blocks);
-  const Tensor by_token = a.heads_before_tokens() ? taken.transpose(1, 2).flatten(0, 1)
-                                                  : taken.view({-1, a.kv_heads,
-                                                                cache.size(2) / a.kv_heads});
+  const Tensor by_token = a.heads_before_tokens()
+                              ? taken.transpose(1, 2).flatten(0, 1)
+                              : taken.view({-1, a.kv_heads, cache.size(2) / a.kv_heads});
   return by_token.slice(0, 0, tokens).transpose(0, 1);
 }
 
@@ -433,8 +431,8 @@ Tensor hidden(const Attention& a, int64_t sequence, int64_t rows, int64_t tokens
   return given.defined() ? given.logical_or(cut) : cut;
 }
 
-// query [rows, heads, D], key and value [kv_heads, tokens, D] -> [rows, heads, D] float32. Heads that
-// share a key/value head are rows of one product, so nothing is repeated.
+// query [rows, heads, D], key and value [kv_heads, tokens, D] -> [rows, heads, D] float32. Heads
+// that share a key/value head are rows of one product, so nothing is repeated.
 struct Result {
   Tensor out;
   Tensor lse;  // [rows, heads, 1]
@@ -510,8 +508,7 @@ void for_each_sequence(const Attention& a, bool statistics, EachSequence use) {
         value = sequence_of(a.value, layout, a.kv_heads, sequence, first_token, token_count)
                     .transpose(0, 1);
       }
-      const Tensor query =
-          sequence_of(a.query, layout, a.heads, sequence, first_row, row_count);
+      const Tensor query = sequence_of(a.query, layout, a.heads, sequence, first_row, row_count);
       use(sequence, first_row, row_count,
           attend(a, query, key, value, hidden(a, sequence, row_count, token_count), statistics));
     } else {
@@ -552,8 +549,9 @@ void run(const Attention& a) {
 template <class... Given>
 void refuse_extras(const Given&... given) {
   const bool any = (... || given.has_value());
-  require(!any, "pse_shift, quantisation and antiquantisation parameters, padding sizes, shared "
-                "prefixes, query_rope, key_rope and learnable_sink are not emulated");
+  require(!any,
+          "pse_shift, quantisation and antiquantisation parameters, padding sizes, shared "
+          "prefixes, query_rope, key_rope and learnable_sink are not emulated");
 }
 
 Attention infer_attention(In query, InList key, InList value, OptIn mask, OptInts query_lengths,
@@ -567,34 +565,48 @@ Attention infer_attention(In query, InList key, InList value, OptIn mask, OptInt
   const auto filled = [](OptIn tensor) {
     return tensor && tensor->numel() > 0 ? tensor : std::nullopt;
   };
-  return {query,      key[0],       value[0],      filled(mask), filled(block_table),
-          query_lengths, kv_lengths, heads, kv_heads == 0 ? heads : kv_heads,
-          scale,      pre_tokens,   next_tokens,   layout,       sparse_mode,
-          block_size, out,          want_lse ? static_cast<const Tensor&>(lse) : Tensor()};
+  return {query,
+          key[0],
+          value[0],
+          filled(mask),
+          filled(block_table),
+          query_lengths,
+          kv_lengths,
+          heads,
+          kv_heads == 0 ? heads : kv_heads,
+          scale,
+          pre_tokens,
+          next_tokens,
+          layout,
+          sparse_mode,
+          block_size,
+          out,
+          want_lse ? static_cast<const Tensor&>(lse) : Tensor()};
 }
 }  // namespace
 
 // Parameters after one another as torch_npu passes them. V3 adds three after the shared prefix
 // length, V4 two more and a mode before the outputs.
-#define FIA_HEAD                                                                                 \
-  In query, InList key, InList value, OptIn pse_shift, OptIn mask, OptInts query_lengths,        \
-      OptInts kv_lengths, OptIn dequant_scale1, OptIn quant_scale1, OptIn dequant_scale2,        \
-      OptIn quant_scale2, OptIn quant_offset2, OptIn antiquant_scale, OptIn antiquant_offset,    \
-      OptIn block_table, OptIn query_padding, OptIn kv_padding, OptIn key_antiquant_scale,       \
-      OptIn key_antiquant_offset, OptIn value_antiquant_scale, OptIn value_antiquant_offset,     \
+#define FIA_HEAD                                                                              \
+  In query, InList key, InList value, OptIn pse_shift, OptIn mask, OptInts query_lengths,     \
+      OptInts kv_lengths, OptIn dequant_scale1, OptIn quant_scale1, OptIn dequant_scale2,     \
+      OptIn quant_scale2, OptIn quant_offset2, OptIn antiquant_scale, OptIn antiquant_offset, \
+      OptIn block_table, OptIn query_padding, OptIn kv_padding, OptIn key_antiquant_scale,    \
+      OptIn key_antiquant_offset, OptIn value_antiquant_scale, OptIn value_antiquant_offset,  \
       OptIn key_prefix, OptIn value_prefix, Ints
-#define FIA_TAIL                                                                               \
-  int64_t heads, double scale, int64_t pre_tokens, int64_t next_tokens, String layout,         \
+#define FIA_TAIL                                                                                  \
+  int64_t heads, double scale, int64_t pre_tokens, int64_t next_tokens, String layout,            \
       int64_t kv_heads, int64_t sparse_mode, int64_t, int64_t block_size, int64_t, bool want_lse, \
       int64_t, int64_t
-#define FIA_ATTENTION                                                                          \
+#define FIA_ATTENTION                                                                            \
   infer_attention(query, key, value, mask, query_lengths, kv_lengths, block_table, heads, scale, \
-                  pre_tokens, next_tokens, layout, kv_heads, sparse_mode, block_size, want_lse, \
+                  pre_tokens, next_tokens, layout, kv_heads, sparse_mode, block_size, want_lse,  \
                   out, lse)
-#define FIA_EXTRAS                                                                            \
-  pse_shift, dequant_scale1, quant_scale1, dequant_scale2, quant_scale2, quant_offset2,       \
-      antiquant_scale, antiquant_offset, query_padding, kv_padding, key_antiquant_scale,      \
-      key_antiquant_offset, value_antiquant_scale, value_antiquant_offset, key_prefix, value_prefix
+#define FIA_EXTRAS                                                                       \
+  pse_shift, dequant_scale1, quant_scale1, dequant_scale2, quant_scale2, quant_offset2,  \
+      antiquant_scale, antiquant_offset, query_padding, kv_padding, key_antiquant_scale, \
+      key_antiquant_offset, value_antiquant_scale, value_antiquant_offset, key_prefix,   \
+      value_prefix
 
 namespace {
 void check_infer_v2(FIA_HEAD, FIA_TAIL, Out out, Out lse) {
@@ -647,10 +659,10 @@ Attention flash_attention(const Tensor& query, const Tensor& key, const Tensor& 
     default:
       kv_heads = key.size(-1) * heads / query.size(-1);
   }
-  return {query, key,    value,      mask && mask->numel() > 0 ? mask : std::nullopt,
-          {},    {},     {},         heads,
-          kv_heads, scale, pre_tokens, next_tokens,
-          layout, sparse_mode, 0,    out,
+  return {query,    key,         value,      mask && mask->numel() > 0 ? mask : std::nullopt,
+          {},       {},          {},         heads,
+          kv_heads, scale,       pre_tokens, next_tokens,
+          layout,   sparse_mode, 0,          out,
           {}};
 }
 
@@ -665,27 +677,29 @@ void check_flash(In query, In key, In value, OptIn pse, OptIn drop_mask, OptIn, 
 }  // namespace
 
 // Row statistics for the backward pass, [batch, heads, S, 8], each value eight times.
-CHECKED_OPERATOR(
-    aclnnFlashAttentionScore, check_flash,
-    [](In query, In key, In value, OptIn, OptIn, OptIn, OptIn mask, Ints, double scale, double,
-       int64_t pre_tokens, int64_t next_tokens, int64_t heads, String layout, int64_t,
-       int64_t sparse_mode, OptOut max_out, OptOut sum_out, OptOut, Out out) {
-      const Attention a = flash_attention(query, key, value, mask, scale, pre_tokens, next_tokens,
-                                          heads, layout, sparse_mode, out);
-      const bool statistics = max_out.defined() && max_out.numel() > 0;
-      for_each_sequence(a, statistics, [&](int64_t sequence, int64_t, int64_t rows,
-                                           const Result& result) {
-        Tensor target = sequence_of(out, a.query_layout(), heads, sequence, 0, rows);
-        if (!result.out.defined()) {
-          target.zero_();
-          return;
-        }
-        target.copy_(result.out);
-        if (statistics) {
-          Tensor max = max_out.select(0, sequence);
-          Tensor sum = sum_out.select(0, sequence);
-          max.copy_(result.max.transpose(0, 1));
-          sum.copy_((result.lse - result.max).exp().transpose(0, 1));
-        }
-      });
-    })
+CHECKED_OPERATOR(aclnnFlashAttentionScore, check_flash,
+                 [](In query, In key, In value, OptIn, OptIn, OptIn, OptIn mask, Ints, double scale,
+                    double, int64_t pre_tokens, int64_t next_tokens, int64_t heads, String layout,
+                    int64_t, int64_t sparse_mode, OptOut max_out, OptOut sum_out, OptOut, Out out) {
+                   const Attention a =
+                       flash_attention(query, key, value, mask, scale, pre_tokens, next_tokens,
+                                       heads, layout, sparse_mode, out);
+                   const bool statistics = max_out.defined() && max_out.numel() > 0;
+                   for_each_sequence(
+                       a, statistics,
+                       [&](int64_t sequence, int64_t, int64_t rows, const Result& result) {
+                         Tensor target =
+                             sequence_of(out, a.query_layout(), heads, sequence, 0, rows);
+                         if (!result.out.defined()) {
+                           target.zero_();
+                           return;
+                         }
+                         target.copy_(result.out);
+                         if (statistics) {
+                           Tensor max = max_out.select(0, sequence);
+                           Tensor sum = sum_out.select(0, sequence);
+                           max.copy_(result.max.transpose(0, 1));
+                           sum.copy_((result.lse - result.max).exp().transpose(0, 1));
+                         }
+                       });
+                 })

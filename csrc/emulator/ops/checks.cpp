@@ -33,9 +33,16 @@ void check_castable(ScalarType from, ScalarType to) {
 }  // namespace
 
 void check_unary(In self, Out out) {
-  require(self.sizes() == out.sizes(), "the input has shape ", self.sizes(),
-          " but the output has ", out.sizes());
+  require(self.sizes() == out.sizes(), "the input has shape ", self.sizes(), " but the output has ",
+          out.sizes());
   check_castable(self.scalar_type(), out.scalar_type());
+}
+
+void check_float_unary(In self, Out out) {
+  check_unary(self, out);
+  require(!at::isIntegralType(out.scalar_type(), /*includeBool=*/true),
+          "the result is floating, but the output has dtype ", out.scalar_type(),
+          ": convert the input to a floating dtype first");
 }
 
 void check_binary(In self, In other, Out out) {

@@ -15,6 +15,8 @@ Tensor as_number(const Scalar& value);
 // The result's dtype category must not be above the output's (float into int), and the broadcast
 // shape must be the output's.
 void check_unary(In self, Out out);
+// For functions whose result is not whole: an integer output cannot take it.
+void check_float_unary(In self, Out out);
 void check_binary(In self, In other, Out out);
 void check_binary_alpha(In self, In other, const Scalar& alpha, Out out);
 void check_inplace_binary(InOut self, In other);

@@ -5,15 +5,14 @@
 
 using namespace emu::ops;
 
-#define COMPARE(Name, function)                                                             \
-  OPERATOR(aclnn##Name##Tensor,                                                             \
-           [](In self, In other, Out out) { at::function##_out(out, self, other); })        \
-  OPERATOR(aclnn##Name##Scalar, [](In self, const Scalar& other, Out out) {                 \
-    at::function##_out(out, self, other);                                                   \
-  })                                                                                        \
-  OPERATOR(aclnnInplace##Name##Tensor,                                                      \
-           [](InOut self, In other) { self.copy_(at::function(self, other)); })             \
-  OPERATOR(aclnnInplace##Name##Scalar,                                                      \
+#define COMPARE(Name, function)                                                                 \
+  OPERATOR(aclnn##Name##Tensor,                                                                 \
+           [](In self, In other, Out out) { at::function##_out(out, self, other); })            \
+  OPERATOR(aclnn##Name##Scalar,                                                                 \
+           [](In self, const Scalar& other, Out out) { at::function##_out(out, self, other); }) \
+  OPERATOR(aclnnInplace##Name##Tensor,                                                          \
+           [](InOut self, In other) { self.copy_(at::function(self, other)); })                 \
+  OPERATOR(aclnnInplace##Name##Scalar,                                                          \
            [](InOut self, const Scalar& other) { self.copy_(at::function(self, other)); })
 
 COMPARE(Eq, eq)
@@ -22,20 +21,18 @@ COMPARE(Lt, lt)
 COMPARE(Le, le)
 COMPARE(Gt, gt)
 COMPARE(Ge, ge)
-OPERATOR(aclnnLessScalar, [](In self, const Scalar& other, Out out) {
-  at::lt_out(out, self, other);
-})
+OPERATOR(aclnnLessScalar,
+         [](In self, const Scalar& other, Out out) { at::lt_out(out, self, other); })
 
-#define LOGIC(Name, function)                                                                \
-  OPERATOR(aclnn##Name, [](In self, In other, Out out) { at::function(out, self, other); })  \
+#define LOGIC(Name, function)                                                               \
+  OPERATOR(aclnn##Name, [](In self, In other, Out out) { at::function(out, self, other); }) \
   OPERATOR(aclnnInplace##Name, [](InOut self, In other) { at::function(self, self, other); })
-#define LOGIC_SCALAR(Name, function)                            \
+#define LOGIC_SCALAR(Name, function)                                \
   OPERATOR(aclnn##Name, [](In self, const Scalar& other, Out out) { \
-    at::function(out, self, as_number(other));                  \
-  })                                                            \
-  OPERATOR(aclnnInplace##Name, [](InOut self, const Scalar& other) { \
-    at::function(self, self, as_number(other));                 \
-  })
+    at::function(out, self, as_number(other));                      \
+  })                                                                \
+  OPERATOR(aclnnInplace##Name,                                      \
+           [](InOut self, const Scalar& other) { at::function(self, self, as_number(other)); })
 
 LOGIC(LogicalAnd, logical_and_out)
 LOGIC(LogicalOr, logical_or_out)
@@ -82,6 +79,5 @@ OPERATOR(aclnnInplaceMaskedFillScalar, [](InOut self, In mask, const Scalar& val
 OPERATOR(aclnnInplaceMaskedFillTensor, [](InOut self, In mask, In value) {
   self.masked_fill_(mask.to(at::kBool), value.reshape({}));
 })
-OPERATOR(aclnnInplaceMaskedScatter, [](InOut self, In mask, In source) {
-  self.masked_scatter_(mask.to(at::kBool), source);
-})
+OPERATOR(aclnnInplaceMaskedScatter,
+         [](InOut self, In mask, In source) { self.masked_scatter_(mask.to(at::kBool), source); })

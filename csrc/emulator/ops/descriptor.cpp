@@ -134,7 +134,7 @@ std::unique_ptr<Array> make_array(const T* values, uint64_t count) {
 
 // The caller owns the array that is returned through `dims` (delete[]).
 aclError copy_dims(const char* function, const aclTensor* tensor,
-                   const std::vector<int64_t> aclTensor::*field, int64_t** dims, uint64_t* count) {
+                   const std::vector<int64_t> aclTensor::* field, int64_t** dims, uint64_t* count) {
   if (tensor == nullptr || !tensor->handle.valid() || dims == nullptr || count == nullptr) {
     return fail(kInvalidParameter, std::string(function) + ": null or dead argument");
   }

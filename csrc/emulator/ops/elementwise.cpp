@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Arithmetic on corresponding elements, with ATen's broadcasting and type promotion. Activations are
-// in norm_activation.cpp, comparisons and bit logic in compare_logic.cpp.
+// Arithmetic on corresponding elements, with ATen's broadcasting and type promotion. Activations
+// are in norm_activation.cpp, comparisons and bit logic in compare_logic.cpp.
 #include "ops/checks.h"
 #include "ops/operator.h"
 
@@ -20,43 +20,52 @@ std::optional<c10::string_view> rounding_mode(int mode) {
 }
 }  // namespace
 
-#define UNARY(Name, function)                                                            \
+#define UNARY(Name, function)                                                                   \
   CHECKED_OPERATOR(aclnn##Name, check_unary, [](In self, Out out) { at::function(out, self); }) \
   OPERATOR(aclnnInplace##Name, [](InOut self) { at::function(self, self); })
 
 UNARY(Abs, abs_out)
-UNARY(Acos, acos_out)
-UNARY(Acosh, acosh_out)
-UNARY(Asin, asin_out)
-UNARY(Asinh, asinh_out)
-UNARY(Atan, atan_out)
-UNARY(Atanh, atanh_out)
 UNARY(Ceil, ceil_out)
-UNARY(Cos, cos_out)
-UNARY(Cosh, cosh_out)
-UNARY(Erf, erf_out)
-UNARY(Erfc, erfc_out)
-UNARY(Erfinv, erfinv_out)
-UNARY(Exp, exp_out)
-UNARY(Exp2, exp2_out)
-UNARY(Expm1, expm1_out)
 UNARY(Floor, floor_out)
 UNARY(Frac, frac_out)
-UNARY(Log, log_out)
-UNARY(Log10, log10_out)
-UNARY(Log1p, log1p_out)
-UNARY(Log2, log2_out)
 UNARY(Neg, neg_out)
-UNARY(Reciprocal, reciprocal_out)
 UNARY(Round, round_out)
-UNARY(Rsqrt, rsqrt_out)
 UNARY(Sign, sgn_out)
-UNARY(Sin, sin_out)
-UNARY(Sinc, sinc_out)
-UNARY(Sinh, sinh_out)
-UNARY(Sqrt, sqrt_out)
-UNARY(Tan, tan_out)
 UNARY(Trunc, trunc_out)
+
+// Functions with a result that is not whole.
+#define UNARY_FLOAT(Name, function)                                               \
+  CHECKED_OPERATOR(aclnn##Name, check_float_unary,                                \
+                   [](In self, Out out) { at::function(out, self); })             \
+  CHECKED_OPERATOR(                                                               \
+      aclnnInplace##Name, [](InOut self) { check_float_unary(self, Out(self)); }, \
+      [](InOut self) { at::function(self, self); })
+
+UNARY_FLOAT(Acos, acos_out)
+UNARY_FLOAT(Acosh, acosh_out)
+UNARY_FLOAT(Asin, asin_out)
+UNARY_FLOAT(Asinh, asinh_out)
+UNARY_FLOAT(Atan, atan_out)
+UNARY_FLOAT(Atanh, atanh_out)
+UNARY_FLOAT(Cos, cos_out)
+UNARY_FLOAT(Cosh, cosh_out)
+UNARY_FLOAT(Erf, erf_out)
+UNARY_FLOAT(Erfc, erfc_out)
+UNARY_FLOAT(Erfinv, erfinv_out)
+UNARY_FLOAT(Exp, exp_out)
+UNARY_FLOAT(Exp2, exp2_out)
+UNARY_FLOAT(Expm1, expm1_out)
+UNARY_FLOAT(Log, log_out)
+UNARY_FLOAT(Log10, log10_out)
+UNARY_FLOAT(Log1p, log1p_out)
+UNARY_FLOAT(Log2, log2_out)
+UNARY_FLOAT(Reciprocal, reciprocal_out)
+UNARY_FLOAT(Rsqrt, rsqrt_out)
+UNARY_FLOAT(Sin, sin_out)
+UNARY_FLOAT(Sinc, sinc_out)
+UNARY_FLOAT(Sinh, sinh_out)
+UNARY_FLOAT(Sqrt, sqrt_out)
+UNARY_FLOAT(Tan, tan_out)
 
 OPERATOR(aclnnAngleV2, [](In self, Out out) { at::angle_out(out, self); })
 OPERATOR(aclnnRoundDecimals,
@@ -71,20 +80,19 @@ OPERATOR(aclnnInplaceNanToNum, [](InOut self, float nan, float posinf, float neg
 })
 
 // Two tensors, and a tensor and a scalar.
-#define BINARY(Name, function)                                                                \
-  CHECKED_OPERATOR(aclnn##Name, check_binary,                                                 \
-                   [](In self, In other, Out out) { at::function(out, self, other); })        \
-  CHECKED_OPERATOR(aclnnInplace##Name, check_inplace_binary,                                  \
+#define BINARY(Name, function)                                                         \
+  CHECKED_OPERATOR(aclnn##Name, check_binary,                                          \
+                   [](In self, In other, Out out) { at::function(out, self, other); }) \
+  CHECKED_OPERATOR(aclnnInplace##Name, check_inplace_binary,                           \
                    [](InOut self, In other) { at::function(self, self, other); })
 // ATen's out variants lack a scalar overload here and there: a 0-dim tensor that counts as a number
 // in type promotion is the same.
-#define BINARY_SCALAR(Name, function)                                                         \
-  OPERATOR(aclnn##Name, [](In self, const Scalar& other, Out out) {                           \
-    at::function(out, self, as_number(other));                                                \
-  })                                                                                          \
-  OPERATOR(aclnnInplace##Name, [](InOut self, const Scalar& other) {                          \
-    at::function(self, self, as_number(other));                                               \
-  })
+#define BINARY_SCALAR(Name, function)                               \
+  OPERATOR(aclnn##Name, [](In self, const Scalar& other, Out out) { \
+    at::function(out, self, as_number(other));                      \
+  })                                                                \
+  OPERATOR(aclnnInplace##Name,                                      \
+           [](InOut self, const Scalar& other) { at::function(self, self, as_number(other)); })
 
 BINARY(Mul, mul_out)
 BINARY(Div, div_out)
@@ -118,12 +126,12 @@ OPERATOR(aclnnRemainderScalarTensor, [](const Scalar& self, In other, Out out) {
 OPERATOR(aclnnXLogYScalarSelf,
          [](const Scalar& self, In other, Out out) { at::xlogy_out(out, self, other); })
 
-CHECKED_OPERATOR(
-    aclnnAdd, check_binary_alpha,
-    [](In self, In other, const Scalar& alpha, Out out) { at::add_out(out, self, other, alpha); })
-CHECKED_OPERATOR(
-    aclnnSub, check_binary_alpha,
-    [](In self, In other, const Scalar& alpha, Out out) { at::sub_out(out, self, other, alpha); })
+CHECKED_OPERATOR(aclnnAdd, check_binary_alpha, [](In self, In other, const Scalar& alpha, Out out) {
+  at::add_out(out, self, other, alpha);
+})
+CHECKED_OPERATOR(aclnnSub, check_binary_alpha, [](In self, In other, const Scalar& alpha, Out out) {
+  at::sub_out(out, self, other, alpha);
+})
 CHECKED_OPERATOR(aclnnRsub, check_binary_alpha,
                  [](In self, In other, const Scalar& alpha, Out out) {
                    at::sub_out(out, other, self, alpha);
@@ -141,12 +149,10 @@ OPERATOR(aclnnSubs, [](In self, const Scalar& other, const Scalar& alpha, Out ou
 OPERATOR(aclnnRsubs, [](In self, const Scalar& other, const Scalar& alpha, Out out) {
   at::sub_out(out, as_number(other), self, alpha);
 })
-OPERATOR(aclnnInplaceAdd, [](InOut self, In other, const Scalar& alpha) {
-  at::add_out(self, self, other, alpha);
-})
-OPERATOR(aclnnInplaceSub, [](InOut self, In other, const Scalar& alpha) {
-  at::sub_out(self, self, other, alpha);
-})
+OPERATOR(aclnnInplaceAdd,
+         [](InOut self, In other, const Scalar& alpha) { at::add_out(self, self, other, alpha); })
+OPERATOR(aclnnInplaceSub,
+         [](InOut self, In other, const Scalar& alpha) { at::sub_out(self, self, other, alpha); })
 OPERATOR(aclnnInplaceAdds, [](InOut self, const Scalar& other, const Scalar& alpha) {
   at::add_out(self, self, as_number(other), alpha);
 })
@@ -191,9 +197,8 @@ OPERATOR(aclnnLerps, [](In self, In end, const Scalar& weight, Out out) {
 })
 OPERATOR(aclnnInplaceLerp,
          [](InOut self, In end, In weight) { at::lerp_out(self, self, end, weight); })
-OPERATOR(aclnnInplaceLerps, [](InOut self, In end, const Scalar& weight) {
-  at::lerp_out(self, self, end, weight);
-})
+OPERATOR(aclnnInplaceLerps,
+         [](InOut self, In end, const Scalar& weight) { at::lerp_out(self, self, end, weight); })
 
 OPERATOR(aclnnClamp, [](In self, OptScalar low, OptScalar high, Out out) {
   at::clamp_out(out, self, low, high);
@@ -224,9 +229,9 @@ void for_each(const TensorVector& outs, Function function) {
   }
 }
 }  // namespace
-#define FOREACH_UNARY(Name, function)                                                        \
-  OPERATOR(aclnnForeach##Name, [](InList self, OutList out) {                                \
-    for_each(out, [&](size_t i, Tensor result) { at::function(result, self[i]); });          \
+#define FOREACH_UNARY(Name, function)                                               \
+  OPERATOR(aclnnForeach##Name, [](InList self, OutList out) {                       \
+    for_each(out, [&](size_t i, Tensor result) { at::function(result, self[i]); }); \
   })
 FOREACH_UNARY(Abs, abs_out)
 FOREACH_UNARY(Exp, exp_out)
@@ -240,34 +245,26 @@ FOREACH_UNARY(Tanh, tanh_out)
 OPERATOR(aclnnForeachCopy, [](InList source, OutList destination) {
   for_each(destination, [&](size_t i, Tensor result) { result.copy_(source[i]); });
 })
-OPERATOR(aclnnForeachZeroInplace, [](OutList self) {
-  for_each(self, [](size_t, Tensor result) { result.zero_(); });
+OPERATOR(aclnnForeachZeroInplace,
+         [](OutList self) { for_each(self, [](size_t, Tensor result) { result.zero_(); }); })
+OPERATOR(aclnnForeachAddListV2, [](InList self, InList other, const Scalar& alpha, OutList out) {
+  for_each(out, [&](size_t i, Tensor result) { at::add_out(result, self[i], other[i], alpha); });
 })
-OPERATOR(aclnnForeachAddListV2,
-         [](InList self, InList other, const Scalar& alpha, OutList out) {
-           for_each(out, [&](size_t i, Tensor result) {
-             at::add_out(result, self[i], other[i], alpha);
-           });
-         })
-OPERATOR(aclnnForeachSubListV2,
-         [](InList self, InList other, const Scalar& alpha, OutList out) {
-           for_each(out, [&](size_t i, Tensor result) {
-             at::sub_out(result, self[i], other[i], alpha);
-           });
-         })
-#define FOREACH_BINARY_LIST(Name, function)                                                  \
-  OPERATOR(aclnnForeach##Name, [](InList self, InList other, OutList out) {                  \
+OPERATOR(aclnnForeachSubListV2, [](InList self, InList other, const Scalar& alpha, OutList out) {
+  for_each(out, [&](size_t i, Tensor result) { at::sub_out(result, self[i], other[i], alpha); });
+})
+#define FOREACH_BINARY_LIST(Name, function)                                                   \
+  OPERATOR(aclnnForeach##Name, [](InList self, InList other, OutList out) {                   \
     for_each(out, [&](size_t i, Tensor result) { at::function(result, self[i], other[i]); }); \
   })
 FOREACH_BINARY_LIST(MulList, mul_out)
 FOREACH_BINARY_LIST(DivList, div_out)
 FOREACH_BINARY_LIST(MaximumList, maximum_out)
 FOREACH_BINARY_LIST(MinimumList, minimum_out)
-#define FOREACH_BINARY_SCALAR(Name, function)                                  \
-  OPERATOR(aclnnForeach##Name, [](InList self, const Scalar& other, OutList out) { \
-    for_each(out, [&](size_t i, Tensor result) {                               \
-      at::function(result, self[i], as_number(other));                         \
-    });                                                                        \
+#define FOREACH_BINARY_SCALAR(Name, function)                                                    \
+  OPERATOR(aclnnForeach##Name, [](InList self, const Scalar& other, OutList out) {               \
+    for_each(out,                                                                                \
+             [&](size_t i, Tensor result) { at::function(result, self[i], as_number(other)); }); \
   })
 FOREACH_BINARY_SCALAR(AddScalarV2, add_out)
 FOREACH_BINARY_SCALAR(SubScalarV2, sub_out)

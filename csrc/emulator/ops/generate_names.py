@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Lists the operators that an installed torch_npu may look up, for csrc/emulator/ops/operator_names.inc.
+"""Lists the operators that an installed torch_npu may look up, for operator_names.inc.
 
-A name that is missing from libopapi sends torch_npu to its legacy operator path, so each name has a
-definition: the operator, or (weak, in unimplemented.cpp) a phase 1 that fails with the name. The list
-comes from the wheel's own strings, since the wheel is newer than its public source.
+A name that is missing from libopapi sends torch_npu to its legacy operator path, so each name has
+a definition: the operator, or (weak, in unimplemented.cpp) a phase 1 that fails with the name. The
+list comes from the wheel's own strings, since the wheel is newer than its public source.
 
-    python generate_names.py            # rewrites operator_names.inc from the torch_npu of this Python
+    python generate_names.py            # rewrites it from the torch_npu of this Python
     python generate_names.py --check    # exits with 1 and the difference if it is not up to date
 """
 
@@ -23,8 +23,8 @@ from pathlib import Path
 
 LIST = Path(__file__).with_name("operator_names.inc")
 
-# Looked up before use, and left out on purpose: with them the wheel would take another road than the
-# operators that we have. Each with what the wheel does without it (op-plugin's calls of
+# Looked up before use, and left out on purpose: with them the wheel would take another road than
+# the operators that we have. Each with what the wheel does without it (op-plugin's calls of
 # check_aclnn_kernel_available and GetOpApiFuncAddr).
 OPTIONAL: dict[str, str] = {
     "aclnnAddRmsNormQuantV2": "aclnnAddRmsNormQuant",
@@ -62,6 +62,7 @@ OPTIONAL: dict[str, str] = {
     "aclnnLinalgCholesky": "the CPU",
     "aclnnMatmulAllReduceV3": "aclnnMatmulAllReduceV2",
     "aclnnMatmulAlltoAllV2": "aclnnMatmulAlltoAll",
+    "aclnnMhcPreBackwardV2": "aclnnMhcPreBackward",
     "aclnnMhcPreV2": "aclnnMhcPre",
     "aclnnMoeDistributeCombineAddRmsNormV2": "aclnnMoeDistributeCombineAddRmsNorm",
     "aclnnMoeDistributeCombineV3": "aclnnMoeDistributeCombineV2",
@@ -77,6 +78,7 @@ OPTIONAL: dict[str, str] = {
     "aclnnRotaryPositionEmbeddingV2": "aclnnRotaryPositionEmbedding",
     "aclnnSetPytorchRandom": "nothing: random numbers are the device's own",
     "aclnnTopKTopPSampleV2": "aclnnTopKTopPSample",
+    "aclnnTopkV2": "aclnnTopk",
     "aclnnTransQuantParamV3": "aclnnTransQuantParamV2",
     "aclnnTransformBiasRescaleQkv": "the CPU",
     "aclnnUnfoldGrad": "other operators",

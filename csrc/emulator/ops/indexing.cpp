@@ -21,8 +21,8 @@ c10::List<std::optional<Tensor>> index_list(const TensorVector& indices) {
   return list;
 }
 
-// Whether an index selects nothing, so that the write has no effect: one that is empty and cannot be
-// a placeholder by its dtype or shape, or nothing but empty ones.
+// Whether an index selects nothing, so that the write has no effect: one that is empty and cannot
+// be a placeholder by its dtype or shape, or nothing but empty ones.
 bool selects_nothing(const Tensor& self, const TensorVector& indices) {
   bool any_filled = false;
   for (const Tensor& index : indices) {
@@ -35,36 +35,21 @@ bool selects_nothing(const Tensor& self, const TensorVector& indices) {
   return !any_filled;
 }
 
-// Reduction numbers of aclnnScatter and aclnnScatterReduce.
+// Reduction numbers of aclnnScatter and aclnnScatterReduce, and ATen's names for them.
 enum Reduction : int64_t { kReplace = 0, kAdd = 1, kMultiply = 2, kMax = 3, kMin = 4, kMean = 5 };
 
 c10::string_view reduce_name(int64_t reduction) {
-  static constexpr c10::string_view kNames[] = {"sum", "prod", "mean", "amax", "amin"};
-  require(reduction >= 0 && reduction < 5, "reduction ", reduction, " is not one of 0..4");
+  static constexpr c10::string_view kNames[] = {"", "sum", "prod", "amax", "amin", "mean"};
+  require(reduction >= kAdd && reduction <= kMean, "reduction ", reduction, " is not one of 1..5");
   return kNames[reduction];
 }
 
 void scatter(Tensor self, int64_t dim, const Tensor& index, const Tensor& source,
              int64_t reduction) {
-  const Tensor where = as_index(index);
-  switch (reduction) {
-    case kReplace:
-      self.scatter_(dim, where, source);
-      break;
-    case kAdd:
-      self.scatter_add_(dim, where, source);
-      break;
-    case kMultiply:
-      self.scatter_reduce_(dim, where, source, "prod");
-      break;
-    case kMax:
-      self.scatter_reduce_(dim, where, source, "amax");
-      break;
-    case kMin:
-      self.scatter_reduce_(dim, where, source, "amin");
-      break;
-    default:
-      require(false, "reduction ", reduction, " is not one of 0..4");
+  if (reduction == kReplace) {
+    self.scatter_(dim, as_index(index), source);
+  } else {
+    self.scatter_reduce_(dim, as_index(index), source, reduce_name(reduction));
   }
 }
 
@@ -101,12 +86,11 @@ OPERATOR(aclnnIndex, [](In self, InList indices, Out out) {
   }
   out.copy_(at::index(self, index_list(indices)));
 })
-OPERATOR(aclnnIndexPutImpl,
-         [](InOut self, InList indices, In value, bool accumulate, bool) {
-           if (!selects_nothing(self, indices)) {
-             at::index_put_(self, index_list(indices), value, accumulate);
-           }
-         })
+OPERATOR(aclnnIndexPutImpl, [](InOut self, InList indices, In value, bool accumulate, bool) {
+  if (!selects_nothing(self, indices)) {
+    at::index_put_(self, index_list(indices), value, accumulate);
+  }
+})
 OPERATOR(aclnnIndexSelect, [](In self, int64_t dim, In index, Out out) {
   at::index_select_out(out, self, dim, index);
 })
@@ -146,20 +130,17 @@ OPERATOR(aclnnIndexFillTensor, [](In self, int64_t dim, Ints index, const Scalar
   start_from(out, self);
   out.index_fill_(dim, at::tensor(index, at::kLong), value);
 })
-OPERATOR(aclnnInplaceIndexFillTensor,
-         [](InOut self, int64_t dim, Ints index, const Scalar& value) {
-           self.index_fill_(dim, at::tensor(index, at::kLong), value);
-         })
+OPERATOR(aclnnInplaceIndexFillTensor, [](InOut self, int64_t dim, Ints index, const Scalar& value) {
+  self.index_fill_(dim, at::tensor(index, at::kLong), value);
+})
 
-OPERATOR(aclnnScatter,
-         [](In self, int64_t dim, In index, In source, int64_t reduction, Out out) {
-           start_from(out, self);
-           scatter(out, dim, index, source, reduction);
-         })
-OPERATOR(aclnnInplaceScatter,
-         [](InOut self, int64_t dim, In index, In source, int64_t reduction) {
-           scatter(self, dim, index, source, reduction);
-         })
+OPERATOR(aclnnScatter, [](In self, int64_t dim, In index, In source, int64_t reduction, Out out) {
+  start_from(out, self);
+  scatter(out, dim, index, source, reduction);
+})
+OPERATOR(aclnnInplaceScatter, [](InOut self, int64_t dim, In index, In source, int64_t reduction) {
+  scatter(self, dim, index, source, reduction);
+})
 OPERATOR(aclnnScatterValue,
          [](In self, int64_t dim, In index, const Scalar& value, int64_t reduction, Out out) {
            start_from(out, self);

@@ -34,8 +34,7 @@ void check_slots(const Tensor& slots, int64_t tokens) {
               slots.dim() == 1 && slots.size(0) == tokens,
           "slot_mapping of dtype ", slots.scalar_type(), " and shape ", slots.sizes(), " for ",
           tokens, " tokens");
-  enforce(rule::kKvContiguous, slots.is_contiguous(), "slot_mapping with stride ",
-          slots.strides());
+  enforce(rule::kKvContiguous, slots.is_contiguous(), "slot_mapping with stride ", slots.strides());
 }
 
 void check_scatter(In key, InOut key_cache, In slots, In value, InOut value_cache,
@@ -78,8 +77,8 @@ std::pair<Tensor, Tensor> written_slots(const Tensor& slots, int64_t capacity) {
   std::vector<int64_t> ordered = kept_slots;
   std::sort(ordered.begin(), ordered.end());
   const auto twice = std::adjacent_find(ordered.begin(), ordered.end());
-  enforce(rule::kSlotUnique, twice == ordered.end(), "slot ",
-          twice == ordered.end() ? 0 : *twice, " twice among ", kept_slots.size(), " tokens");
+  enforce(rule::kSlotUnique, twice == ordered.end(), "slot ", twice == ordered.end() ? 0 : *twice,
+          " twice among ", kept_slots.size(), " tokens");
   return {at::tensor(kept_slots, at::kLong), at::tensor(kept_tokens, at::kLong)};
 }
 
@@ -123,33 +122,32 @@ OPERATOR(aclnnScatterPaCache, [](In key, InOut key_cache, In slots, OptIn compre
 
 // Copies the tokens of each sequence out of the paged caches, one sequence after the other. With
 // cumulative lengths seq_lens is [batch + 1].
-OPERATOR(aclnnGatherPaKvCache,
-         [](In key_cache, In value_cache, In block_tables, In seq_lens, InOut key, InOut value,
-            OptIn seq_offsets, String cache_mode, bool cumulative) {
-           require(!seq_offsets, "seq_offset is not emulated");
-           const bool nz = is_nz(cache_mode);
-           const Tensor keys = by_token(key_cache, nz);
-           const Tensor values = by_token(value_cache, nz);
-           const int64_t block_size = keys.size(1);
-           const Tensor lengths = seq_lens.to(at::kLong).contiguous();
-           const Tensor counts = cumulative ? lengths.diff() : lengths;
-           int64_t first = 0;
-           for (int64_t sequence = 0; sequence < counts.numel(); ++sequence) {
-             const int64_t count = counts[sequence].item<int64_t>();
-             const int64_t blocks = (count + block_size - 1) / block_size;
-             const Tensor row = block_tables.select(0, sequence).slice(0, 0, blocks);
-             enforce(rule::kBlockTableRange,
-                     count == 0 || (row.min().item<int64_t>() >= 0 &&
-                                    row.max().item<int64_t>() < keys.size(0)),
-                     "row ", sequence, " of block_tables for a cache of ", keys.size(0),
-                     " blocks");
-             const auto gather = [&](const Tensor& cache, const Tensor& out) {
-               out.slice(0, first, first + count)
-                   .flatten(1)
-                   .copy_(cache.index_select(0, row).flatten(0, 1).slice(0, 0, count));
-             };
-             gather(keys, key);
-             gather(values, value);
-             first += count;
-           }
-         })
+OPERATOR(aclnnGatherPaKvCache, [](In key_cache, In value_cache, In block_tables, In seq_lens,
+                                  InOut key, InOut value, OptIn seq_offsets, String cache_mode,
+                                  bool cumulative) {
+  require(!seq_offsets, "seq_offset is not emulated");
+  const bool nz = is_nz(cache_mode);
+  const Tensor keys = by_token(key_cache, nz);
+  const Tensor values = by_token(value_cache, nz);
+  const int64_t block_size = keys.size(1);
+  const Tensor lengths = seq_lens.to(at::kLong).contiguous();
+  const Tensor counts = cumulative ? lengths.diff() : lengths;
+  int64_t first = 0;
+  for (int64_t sequence = 0; sequence < counts.numel(); ++sequence) {
+    const int64_t count = counts[sequence].item<int64_t>();
+    const int64_t blocks = (count + block_size - 1) / block_size;
+    const Tensor row = block_tables.select(0, sequence).slice(0, 0, blocks);
+    enforce(
+        rule::kBlockTableRange,
+        count == 0 || (row.min().item<int64_t>() >= 0 && row.max().item<int64_t>() < keys.size(0)),
+        "row ", sequence, " of block_tables for a cache of ", keys.size(0), " blocks");
+    const auto gather = [&](const Tensor& cache, const Tensor& out) {
+      out.slice(0, first, first + count)
+          .flatten(1)
+          .copy_(cache.index_select(0, row).flatten(0, 1).slice(0, 0, count));
+    };
+    gather(keys, key);
+    gather(values, value);
+    first += count;
+  }
+})

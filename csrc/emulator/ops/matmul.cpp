@@ -53,35 +53,29 @@ CHECKED_OPERATOR(aclnnMatmul, check_product, [](In self, In other, Out out, int8
 CHECKED_OPERATOR(aclnnBatchMatMul, check_product, [](In self, In other, Out out, int8_t) {
   into(out, self, [&](Tensor& result) { at::bmm_out(result, self, other); });
 })
-CHECKED_OPERATOR(aclnnMv, check_product, [](In self, In vector, Out out, int8_t) {
-  at::mv_out(out, self, vector);
-})
+CHECKED_OPERATOR(aclnnMv, check_product,
+                 [](In self, In vector, Out out, int8_t) { at::mv_out(out, self, vector); })
 OPERATOR(aclnnDot, [](In self, In other, Out out) { out.copy_(at::dot(self, other)); })
 CHECKED_OPERATOR(aclnnAddmm, check_addmm,
                  [](In self, In first, In second, const Scalar& beta, const Scalar& alpha, Out out,
                     int8_t) { at::addmm_out(out, self, first, second, beta, alpha); })
-OPERATOR(aclnnInplaceAddmm, [](InOut self, In first, In second, const Scalar& beta,
-                               const Scalar& alpha, int8_t) {
-  self.addmm_(first, second, beta, alpha);
-})
+OPERATOR(aclnnInplaceAddmm,
+         [](InOut self, In first, In second, const Scalar& beta, const Scalar& alpha, int8_t) {
+           self.addmm_(first, second, beta, alpha);
+         })
 CHECKED_OPERATOR(aclnnBaddbmm, check_addmm,
                  [](In self, In first, In second, const Scalar& beta, const Scalar& alpha, Out out,
                     int8_t) { at::baddbmm_out(out, self, first, second, beta, alpha); })
-OPERATOR(aclnnAddbmm, [](In self, In first, In second, const Scalar& beta, const Scalar& alpha,
-                         Out out, int8_t) {
-  at::addbmm_out(out, self, first, second, beta, alpha);
-})
+OPERATOR(aclnnAddbmm,
+         [](In self, In first, In second, const Scalar& beta, const Scalar& alpha, Out out,
+            int8_t) { at::addbmm_out(out, self, first, second, beta, alpha); })
 // alpha before beta here.
 OPERATOR(aclnnAddmv, [](In self, In matrix, In vector, const Scalar& alpha, const Scalar& beta,
-                        Out out, int8_t) {
-  at::addmv_out(out, self, matrix, vector, beta, alpha);
-})
+                        Out out, int8_t) { at::addmv_out(out, self, matrix, vector, beta, alpha); })
 OPERATOR(aclnnAddr, [](In self, In first, In second, const Scalar& beta, const Scalar& alpha,
                        Out out) { at::addr_out(out, self, first, second, beta, alpha); })
 OPERATOR(aclnnInplaceAddr, [](InOut self, In first, In second, const Scalar& beta,
-                              const Scalar& alpha) {
-  self.addr_(first, second, beta, alpha);
-})
+                              const Scalar& alpha) { self.addr_(first, second, beta, alpha); })
 CHECKED_OPERATOR(
     aclnnConvolution,
     [](In input, In weight, OptIn, Ints, Ints, Ints, bool, Ints, int64_t, Out, int8_t) {
@@ -99,7 +93,6 @@ OPERATOR(aclnnTransposeBatchMatMul,
             Ints result_order, int8_t, int32_t batch_split, Out out) {
            require(!bias && !scale && batch_split <= 1,
                    "bias, scale and batch_split_factor are not emulated");
-           const Tensor product =
-               at::bmm(first.permute(first_order), second.permute(second_order));
+           const Tensor product = at::bmm(first.permute(first_order), second.permute(second_order));
            out.copy_(product.permute(result_order));
          })

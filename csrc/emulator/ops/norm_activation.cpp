@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Activations, softmax, and normalisations with their fused additions. Half types compute in float32
-// and round once, as on the hardware.
+// Activations, softmax, and normalisations with their fused additions. Half types compute in
+// float32 and round once, as on the hardware.
 #include "ops/checks.h"
 #include "ops/operator.h"
 
@@ -71,8 +71,8 @@ void check_swiglu(In self, int64_t dim, Out out) {
 }
 }  // namespace
 
-#define ACTIVATION(Name, function)                                             \
-  OPERATOR(aclnn##Name, [](In self, Out out) { at::function(out, self); })     \
+#define ACTIVATION(Name, function)                                         \
+  OPERATOR(aclnn##Name, [](In self, Out out) { at::function(out, self); }) \
   OPERATOR(aclnnInplace##Name, [](InOut self) { at::function(self, self); })
 
 ACTIVATION(Sigmoid, sigmoid_out)
@@ -83,7 +83,9 @@ ACTIVATION(Hardsigmoid, hardsigmoid_out)
 OPERATOR(aclnnRelu, [](In self, Out out) { at::relu_out(out, self); })
 OPERATOR(aclnnInplaceRelu, [](InOut self) { self.relu_(); })
 OPERATOR(aclnnSilu, [](In self, Out out) { at::silu_out(out, self); })
-OPERATOR(aclnnGelu, [](In self, Out out) { at::gelu_out(out, self); })
+// Always the tanh form (CANN documentation of aclnnGelu), and torch_npu calls this one on an A2 for
+// gelu of either form.
+OPERATOR(aclnnGelu, [](In self, Out out) { at::gelu_out(out, self, "tanh"); })
 OPERATOR(aclnnGeluV2, [](In self, int64_t approximate, Out out) {
   at::gelu_out(out, self, gelu_name(approximate));
 })
@@ -115,23 +117,21 @@ CHECKED_OPERATOR(aclnnSwiGlu, check_swiglu, [](In self, int64_t dim, Out out) {
 OPERATOR(aclnnGlu, [](In self, int64_t dim, Out out) { at::glu_out(out, self, dim); })
 OPERATOR(aclnnElu, [](In self, const Scalar& alpha, const Scalar& scale, const Scalar& input_scale,
                       Out out) { at::elu_out(out, self, alpha, scale, input_scale); })
-OPERATOR(aclnnInplaceElu, [](InOut self, const Scalar& alpha, const Scalar& scale,
-                             const Scalar& input_scale) {
-  at::elu_(self, alpha, scale, input_scale);
-})
+OPERATOR(aclnnInplaceElu,
+         [](InOut self, const Scalar& alpha, const Scalar& scale, const Scalar& input_scale) {
+           at::elu_(self, alpha, scale, input_scale);
+         })
 OPERATOR(aclnnCelu, [](In self, const Scalar& alpha, Out out) { out.copy_(at::celu(self, alpha)); })
 OPERATOR(aclnnInplaceCelu, [](InOut self, const Scalar& alpha) { at::celu_(self, alpha); })
-OPERATOR(aclnnLeakyRelu, [](In self, const Scalar& slope, Out out) {
-  at::leaky_relu_out(out, self, slope);
-})
+OPERATOR(aclnnLeakyRelu,
+         [](In self, const Scalar& slope, Out out) { at::leaky_relu_out(out, self, slope); })
 OPERATOR(aclnnInplaceLeakyRelu,
          [](InOut self, const Scalar& slope) { at::leaky_relu_(self, slope); })
 OPERATOR(aclnnHardtanh, [](In self, const Scalar& low, const Scalar& high, Out out) {
   at::hardtanh_out(out, self, low, high);
 })
-OPERATOR(aclnnInplaceHardtanh, [](InOut self, const Scalar& low, const Scalar& high) {
-  at::hardtanh_(self, low, high);
-})
+OPERATOR(aclnnInplaceHardtanh,
+         [](InOut self, const Scalar& low, const Scalar& high) { at::hardtanh_(self, low, high); })
 OPERATOR(aclnnThreshold, [](In self, const Scalar& threshold, const Scalar& value, Out out) {
   at::threshold_out(out, self, threshold, value);
 })
@@ -141,12 +141,10 @@ OPERATOR(aclnnInplaceThreshold, [](InOut self, const Scalar& threshold, const Sc
 OPERATOR(aclnnSoftplus, [](In self, const Scalar& beta, const Scalar& threshold, Out out) {
   at::softplus_out(out, self, beta, threshold);
 })
-OPERATOR(aclnnSoftshrink, [](In self, const Scalar& lambda, Out out) {
-  at::softshrink_out(out, self, lambda);
-})
-OPERATOR(aclnnHardshrink, [](In self, const Scalar& lambda, Out out) {
-  at::hardshrink_out(out, self, lambda);
-})
+OPERATOR(aclnnSoftshrink,
+         [](In self, const Scalar& lambda, Out out) { at::softshrink_out(out, self, lambda); })
+OPERATOR(aclnnHardshrink,
+         [](In self, const Scalar& lambda, Out out) { at::hardshrink_out(out, self, lambda); })
 OPERATOR(aclnnPrelu, [](In self, In weight, Out out) { out.copy_(at::prelu(self, weight)); })
 OPERATOR(aclnnLogSigmoid, [](In self, Out out) { at::log_sigmoid_out(out, self); })
 OPERATOR(aclnnLogSigmoidForward, [](In self, Out out, OptOut) { at::log_sigmoid_out(out, self); })
@@ -218,8 +216,8 @@ OPERATOR(aclnnAddLayerNorm, [](In first, In second, In weight, In bias, OptIn ex
   if (extra) {
     sum = sum + in_float(*extra);
   }
-  const auto result = at::native_layer_norm(sum, weight.sizes(), in_float(weight), in_float(bias),
-                                            epsilon);
+  const auto result =
+      at::native_layer_norm(sum, weight.sizes(), in_float(weight), in_float(bias), epsilon);
   out.copy_(std::get<0>(result));
   mean.copy_(std::get<1>(result).view(mean.sizes()));
   rstd.copy_(std::get<2>(result).view(rstd.sizes()));
@@ -227,12 +225,12 @@ OPERATOR(aclnnAddLayerNorm, [](In first, In second, In weight, In bias, OptIn ex
     sum_out.copy_(sum);
   }
 })
-OPERATOR(aclnnGroupNorm, [](In self, OptIn weight, OptIn bias, int64_t batch, int64_t channels,
-                            int64_t positions, int64_t groups, double epsilon, Out out, Out mean,
-                            Out rstd) {
-  const auto result = at::native_group_norm(self.contiguous(), weight, bias, batch, channels,
-                                            positions, groups, epsilon);
-  out.copy_(std::get<0>(result));
-  mean.copy_(std::get<1>(result).view(mean.sizes()));
-  rstd.copy_(std::get<2>(result).view(rstd.sizes()));
-})
+OPERATOR(aclnnGroupNorm,
+         [](In self, OptIn weight, OptIn bias, int64_t batch, int64_t channels, int64_t positions,
+            int64_t groups, double epsilon, Out out, Out mean, Out rstd) {
+           const auto result = at::native_group_norm(self.contiguous(), weight, bias, batch,
+                                                     channels, positions, groups, epsilon);
+           out.copy_(std::get<0>(result));
+           mean.copy_(std::get<1>(result).view(mean.sizes()));
+           rstd.copy_(std::get<2>(result).view(rstd.sizes()));
+         })

@@ -136,10 +136,10 @@ int plan(const char* name, std::function<void()> body, std::vector<ByteRange> ac
 
 int refuse(const char* name, const std::exception& error) {
   const auto* torch_error = dynamic_cast<const c10::Error*>(&error);
-  return report(kParameterInvalid,
-                std::string(name) + ": " +
-                    (torch_error != nullptr ? torch_error->what_without_backtrace()
-                                            : error.what()));
+  return report(
+      kParameterInvalid,
+      std::string(name) + ": " +
+          (torch_error != nullptr ? torch_error->what_without_backtrace() : error.what()));
 }
 
 int refuse_unimplemented(const char* name, const char* where_to_add) {

@@ -3,19 +3,20 @@
 //
 //   OPERATOR(aclnnFoo, [](In self, int64_t dim, Out out) { ... })
 //
-// Phase 1, aclnnFooGetWorkspaceSize: its C signature is derived from the parameters of the function.
-// The handles are resolved there (torch_npu destroys them before the stream's worker runs), the bytes
-// that the operator reads and writes are noted, and CHECKED_OPERATOR's check runs, so that a wrong
-// call fails where it is made, under the operator's name. Phase 2, aclnnFoo, queues the function.
+// Phase 1, aclnnFooGetWorkspaceSize: its C signature is derived from the parameters of the
+// function. The handles are resolved there (torch_npu destroys them before the stream's worker
+// runs), the bytes that the operator reads and writes are noted, and CHECKED_OPERATOR's check runs,
+// so that a wrong call fails where it is made, under the operator's name. Phase 2, aclnnFoo, queues
+// the function.
 //
 // Parameter types: In, OptIn, InList read device memory; Out, OptOut, OutList write it; InOut,
 // InOutList do both; DynamicOut is an output whose shape the operator decides (Nonzero, Unique).
 // at::Scalar, std::optional<at::Scalar>, Ints, OptInts, Floats, Bools, at::ScalarType, String and
-// plain numbers are values. The width of a number and float against double are part of the ABI: they
-// must be what torch_npu passes at its call.
+// plain numbers are values. The width of a number and float against double are part of the ABI:
+// they must be what torch_npu passes at its call.
 //
-// Outputs have their final shape when phase 1 runs, and an operator that would resize one is an error.
-// No operator may be defined here.
+// Outputs have their final shape when phase 1 runs, and an operator that would resize one is an
+// error. No operator may be defined here.
 #pragma once
 
 #include <optional>
@@ -230,7 +231,8 @@ struct aclOpExecutor {
 
 namespace emu::ops {
 
-// What phase 1 returns: success and a new executor, or the error with the operator's name before it.
+// What phase 1 returns: success and a new executor, or the error with the operator's name before
+// it.
 int plan(const char* name, std::function<void()> body, std::vector<ByteRange> accesses,
          uint64_t* workspace_size, aclOpExecutor** executor);
 int refuse(const char* name, const std::exception& error);
@@ -325,24 +327,24 @@ struct Entry<void (*)(Params...), kName, kCheck, kBody> {
 
 // C++ cannot define a function whose parameter list is a pack under a C name of its own; an ifunc,
 // whose resolver returns the address of the template's instance, can.
-#define EMU_OPERATOR_ENTRIES_(name, check, body)                                                  \
-  namespace {                                                                                     \
-  constexpr auto name##_name = [] { return #name; };                                              \
-  using name##_entry =                                                                            \
-      emu::ops::Entry<std::remove_const_t<decltype(body)>, name##_name, check, body>;             \
-  }                                                                                               \
-  extern "C" {                                                                                    \
-  name##_entry::Phase1* name##_resolve() { return &name##_entry::get_workspace_size; }            \
+#define EMU_OPERATOR_ENTRIES_(name, check, body)                                                   \
+  namespace {                                                                                      \
+  constexpr auto name##_name = [] { return #name; };                                               \
+  using name##_entry =                                                                             \
+      emu::ops::Entry<std::remove_const_t<decltype(body)>, name##_name, check, body>;              \
+  }                                                                                                \
+  extern "C" {                                                                                     \
+  name##_entry::Phase1* name##_resolve() { return &name##_entry::get_workspace_size; }             \
   EMU_EXPORT __attribute__((ifunc(#name "_resolve"))) name##_entry::Phase1 name##GetWorkspaceSize; \
-  EMU_EXPORT int name(void*, uint64_t, aclOpExecutor* executor, aclrtStream stream) {             \
-    return emu::ops::launch(#name, executor, stream);                                             \
-  }                                                                                               \
+  EMU_EXPORT int name(void*, uint64_t, aclOpExecutor* executor, aclrtStream stream) {              \
+    return emu::ops::launch(#name, executor, stream);                                              \
+  }                                                                                                \
   }
 
-#define OPERATOR(name, ...)                        \
-  namespace {                                      \
-  constexpr auto name##_function = +__VA_ARGS__;   \
-  }                                                \
+#define OPERATOR(name, ...)                      \
+  namespace {                                    \
+  constexpr auto name##_function = +__VA_ARGS__; \
+  }                                              \
   EMU_OPERATOR_ENTRIES_(name, nullptr, name##_function)
 
 // `check` is a function with the parameters of the operator; it runs in phase 1.
@@ -353,11 +355,9 @@ struct Entry<void (*)(Params...), kName, kCheck, kBody> {
   EMU_OPERATOR_ENTRIES_(name, check, name##_function)
 
 // For an operator whose workspace torch_npu asks for before a capture.
-#define MAX_WORKSPACE(name)                                                               \
-  extern "C" {                                                                            \
-  name##_entry::Phase1* name##_resolve_max() {                                            \
-    return &name##_entry::get_max_workspace_size;                                         \
-  }                                                                                       \
-  EMU_EXPORT                                                                              \
+#define MAX_WORKSPACE(name)                                                                    \
+  extern "C" {                                                                                 \
+  name##_entry::Phase1* name##_resolve_max() { return &name##_entry::get_max_workspace_size; } \
+  EMU_EXPORT                                                                                   \
   __attribute__((ifunc(#name "_resolve_max"))) name##_entry::Phase1 name##GetMaxWorkspaceSize; \
   }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Random numbers: counter-based Philox 4x32-10, so that a value depends on seed, offset and position
-// only, never on threads or on what ran before. The hardware's own stream of numbers is not public;
-// this one agrees with it in distribution, not in values.
+// Random numbers: counter-based Philox 4x32-10, so that a value depends on seed, offset and
+// position only, never on threads or on what ran before. The hardware's own stream of numbers is
+// not public; this one agrees with it in distribution, not in values.
 #include <ATen/Parallel.h>
 #include <ATen/core/PhiloxRNGEngine.h>
 
@@ -12,8 +12,8 @@
 namespace {
 using namespace emu::ops;
 
-// The state of one call. In a captured graph seed and offset live on the device, so that each replay
-// draws anew.
+// The state of one call. In a captured graph seed and offset live on the device, so that each
+// replay draws anew.
 struct State {
   uint64_t seed;
   uint64_t offset;
@@ -192,10 +192,9 @@ void multinomial(const Tensor& weights, int64_t samples, bool replacement, const
 }
 }  // namespace
 
-OPERATOR(aclnnInplaceUniform,
-         [](Out self, double from, double to, uint64_t seed, uint64_t offset) {
-           fill_uniform(self, from, to, {seed, offset});
-         })
+OPERATOR(aclnnInplaceUniform, [](Out self, double from, double to, uint64_t seed, uint64_t offset) {
+  fill_uniform(self, from, to, {seed, offset});
+})
 OPERATOR(aclnnInplaceUniformTensor,
          [](Out self, double from, double to, In seed, In offset, uint64_t offset_in_graph) {
            fill_uniform(self, from, to, device_state(seed, offset, offset_in_graph));
@@ -207,10 +206,9 @@ OPERATOR(aclnnInplaceNormalTensor,
          [](Out self, float mean, float std, In seed, In offset, uint64_t offset_in_graph) {
            fill_normal(self, mean, std, device_state(seed, offset, offset_in_graph));
          })
-OPERATOR(aclnnNormalFloatFloat,
-         [](float mean, float std, uint64_t seed, uint64_t offset, Out out) {
-           fill_normal(out, mean, std, {seed, offset});
-         })
+OPERATOR(aclnnNormalFloatFloat, [](float mean, float std, uint64_t seed, uint64_t offset, Out out) {
+  fill_normal(out, mean, std, {seed, offset});
+})
 OPERATOR(aclnnNormalFloatTensor, [](float mean, In std, uint64_t seed, uint64_t offset, Out out) {
   fill_normal(out, at::full({}, mean), std, {seed, offset});
 })
@@ -220,39 +218,34 @@ OPERATOR(aclnnNormalTensorFloat, [](In mean, float std, uint64_t seed, uint64_t 
 OPERATOR(aclnnNormalTensorTensor, [](In mean, In std, uint64_t seed, uint64_t offset, Out out) {
   fill_normal(out, mean, std, {seed, offset});
 })
-OPERATOR(aclnnInplaceRandom,
-         [](Out self, int64_t from, int64_t to, uint64_t seed, uint64_t offset) {
-           fill_random(self, from, to, {seed, offset});
-         })
+OPERATOR(aclnnInplaceRandom, [](Out self, int64_t from, int64_t to, uint64_t seed,
+                                uint64_t offset) { fill_random(self, from, to, {seed, offset}); })
 OPERATOR(aclnnInplaceRandomTensor,
          [](Out self, int64_t from, int64_t to, In seed, In offset, uint64_t offset_in_graph) {
            fill_random(self, from, to, device_state(seed, offset, offset_in_graph));
          })
-OPERATOR(aclnnInplaceRandomWithoutFromTo, [](Out self, uint64_t seed, uint64_t offset) {
-  fill_random(self, {seed, offset});
-})
+OPERATOR(aclnnInplaceRandomWithoutFromTo,
+         [](Out self, uint64_t seed, uint64_t offset) { fill_random(self, {seed, offset}); })
 OPERATOR(aclnnInplaceRandomWithoutFromToTensor,
          [](Out self, In seed, In offset, uint64_t offset_in_graph) {
            fill_random(self, device_state(seed, offset, offset_in_graph));
          })
-OPERATOR(aclnnSimThreadExponential,
-         [](Out self, int64_t, double rate, uint64_t seed, uint64_t offset) {
-           self.copy_(exponential({seed, offset}, self.numel(), self.scalar_type())
-                          .div_(rate)
-                          .view(self.sizes()));
-         })
-OPERATOR(aclnnInplaceBernoulli,
-         [](Out self, const Scalar& p, uint64_t seed, uint64_t offset) {
-           self.copy_(uniform({seed, offset}, self.numel(), at::kFloat).lt(p).view(self.sizes()));
-         })
+OPERATOR(aclnnSimThreadExponential, [](Out self, int64_t, double rate, uint64_t seed,
+                                       uint64_t offset) {
+  self.copy_(
+      exponential({seed, offset}, self.numel(), self.scalar_type()).div_(rate).view(self.sizes()));
+})
+OPERATOR(aclnnInplaceBernoulli, [](Out self, const Scalar& p, uint64_t seed, uint64_t offset) {
+  self.copy_(uniform({seed, offset}, self.numel(), at::kFloat).lt(p).view(self.sizes()));
+})
 // `self` may be `p`: bernoulli of a tensor by itself.
 OPERATOR(aclnnInplaceBernoulliTensor, [](InOut self, In p, uint64_t seed, uint64_t offset) {
   self.copy_(uniform({seed, offset}, self.numel(), at::kFloat).view(self.sizes()).lt(p));
 })
-OPERATOR(aclnnMultinomial, [](In self, int64_t samples, bool replacement, uint64_t seed,
-                              uint64_t offset, Out out) {
-  multinomial(self, samples, replacement, {seed, offset}, out);
-})
+OPERATOR(aclnnMultinomial,
+         [](In self, int64_t samples, bool replacement, uint64_t seed, uint64_t offset, Out out) {
+           multinomial(self, samples, replacement, {seed, offset}, out);
+         })
 OPERATOR(aclnnMultinomialTensor, [](In self, int64_t samples, bool replacement, In seed, In offset,
                                     uint64_t offset_in_graph, Out out) {
   multinomial(self, samples, replacement, device_state(seed, offset, offset_in_graph), out);

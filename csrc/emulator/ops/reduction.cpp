@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Operators that reduce dimensions, and scans along one. Half types accumulate in float32, as ATen's
-// CPU kernels and the hardware both do.
+// Operators that reduce dimensions, and scans along one. Half types accumulate in float32, as
+// ATen's CPU kernels and the hardware both do.
 #include <numeric>
 
 #include "ops/operator.h"
@@ -58,9 +58,8 @@ OPERATOR(aclnnAminmax, [](In self, Ints dims, bool keepdim, Out low, Out high) {
   copy_as(low, at::amin(self, dims, keepdim));
   copy_as(high, at::amax(self, dims, keepdim));
 })
-OPERATOR(aclnnAminmaxAll, [](In self, Out low, Out high) {
-  copy_values_and_indices(at::aminmax(self), low, high);
-})
+OPERATOR(aclnnAminmaxAll,
+         [](In self, Out low, Out high) { copy_values_and_indices(at::aminmax(self), low, high); })
 OPERATOR(aclnnAminmaxDim, [](In self, int64_t dim, bool keepdim, Out low, Out high) {
   copy_values_and_indices(at::aminmax(self, dim, keepdim), low, high);
 })
@@ -94,8 +93,7 @@ OPERATOR(aclnnMedianDim, [](In self, int64_t dim, bool keepdim, Out values, Out 
 OPERATOR(aclnnNanMedianDim, [](In self, int64_t dim, bool keepdim, Out values, Out indices) {
   copy_values_and_indices(at::nanmedian(self, dim, keepdim), values, indices);
 })
-OPERATOR(aclnnKthvalue, [](In self, int64_t k, int64_t dim, bool keepdim, Out values,
-                           Out indices) {
+OPERATOR(aclnnKthvalue, [](In self, int64_t k, int64_t dim, bool keepdim, Out values, Out indices) {
   copy_values_and_indices(at::kthvalue(self, k, dim, keepdim), values, indices);
 })
 OPERATOR(aclnnVarCorrection, [](In self, Ints dims, int64_t correction, bool keepdim, Out out) {
@@ -106,8 +104,7 @@ OPERATOR(aclnnStd, [](In self, Ints dims, int64_t correction, bool keepdim, Out 
   const std::vector<int64_t> all = dims_or_all(self, dims);
   copy_as(out, at::std(self, at::OptionalIntArrayRef(all), correction, keepdim));
 })
-OPERATOR(aclnnVarMean, [](In self, Ints dims, int64_t correction, bool keepdim, Out var,
-                          Out mean) {
+OPERATOR(aclnnVarMean, [](In self, Ints dims, int64_t correction, bool keepdim, Out var, Out mean) {
   const std::vector<int64_t> all = dims_or_all(self, dims);
   const auto result = at::var_mean(self, at::OptionalIntArrayRef(all), correction, keepdim);
   copy_as(var, std::get<0>(result));

@@ -55,8 +55,8 @@ void rope_by_position(const Tensor& positions, const Tensor& query, const Tensor
                       const Tensor& cache, Ints mrope_section, int64_t head_size, bool neox,
                       Tensor query_out, Tensor key_out) {
   const Tensor where = positions.to(at::kLong);
-  require(where.numel() == 0 || (where.min().item<int64_t>() >= 0 &&
-                                 where.max().item<int64_t>() < cache.size(0)),
+  require(where.numel() == 0 ||
+              (where.min().item<int64_t>() >= 0 && where.max().item<int64_t>() < cache.size(0)),
           "a position is outside the ", cache.size(0), " rows of cos_sin_cache");
   Tensor rows = cache.index_select(0, where.reshape(-1)).to(at::kFloat);
   const int64_t rotary = cache.size(-1);
@@ -71,8 +71,10 @@ void rope_by_position(const Tensor& positions, const Tensor& query, const Tensor
         parts.push_back(by_axis.select(0, axis).slice(-1, first, first + mrope_section[axis]));
         first += mrope_section[axis];
       }
-      require(first == rotary / 2, "mrope_section sums to ", first, ", not to half of the rotary "
-              "size ", rotary);
+      require(first == rotary / 2, "mrope_section sums to ", first,
+              ", not to half of the rotary "
+              "size ",
+              rotary);
       table = at::cat(parts, -1);
     }
   }
@@ -93,8 +95,8 @@ void rope_by_position(const Tensor& positions, const Tensor& query, const Tensor
   apply(key, key_out);
 }
 
-void check_by_position(In positions, In query, In key, In cache, Ints, int64_t head_size, bool,
-                       Out, Out) {
+void check_by_position(In positions, In query, In key, In cache, Ints, int64_t head_size, bool, Out,
+                       Out) {
   check_dtype("positions", positions, {at::kInt, at::kLong});
   check_dtype("query", query, {at::kFloat, at::kHalf, at::kBFloat16});
   check_dim("cos_sin_cache", cache, 2);
@@ -133,8 +135,8 @@ CHECKED_OPERATOR(
       apply_to_both(query, key, cos, sin, mode_of(mode));
     })
 CHECKED_OPERATOR(aclnnRopeWithSinCosCache, check_by_position,
-                 [](In positions, In query, In key, In cache, Ints mrope_section,
-                    int64_t head_size, bool neox, Out query_out, Out key_out) {
+                 [](In positions, In query, In key, In cache, Ints mrope_section, int64_t head_size,
+                    bool neox, Out query_out, Out key_out) {
                    rope_by_position(positions, query, key, cache, mrope_section, head_size, neox,
                                     query_out, key_out);
                  })

@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-// The rules of the fused operators that the emulated device enforces, each with where it comes from.
-// A row is a fact about the hardware's operator; the code that checks it names the row.
+// The rules of the fused operators that the emulated device enforces, each with where it comes
+// from. A row is a fact about the hardware's operator; the code that checks it names the row.
 //
 // Sources: [v2] op-plugin docs, torch_npu-npu_fused_infer_attention_score_v2; [kv] op-plugin docs,
 // torch_npu-npu_scatter_pa_kv_cache; [kv-kernel] the scatter_pa_kv_cache kernels of CANN's
 // ops-transformer; [design] the project's design page on the emulated device.
 //
 // Known and not enforced, on purpose: float32 query, key and value are accepted (the hardware takes
-// float16 and bfloat16), since float32 is what makes token-exact tests possible; head sizes other than
-// 64, 128 and 192 are accepted in TND, since test models are small; the number of blocks may be below
-// the sum over the batch, since sequences that share a prefix share blocks.
+// float16 and bfloat16), since float32 is what makes token-exact tests possible; head sizes other
+// than 64, 128 and 192 are accepted in TND, since test models are small; the number of blocks may
+// be below the sum over the batch, since sequences that share a prefix share blocks.
 #pragma once
 
 #include "ops/operator.h"
@@ -31,7 +31,8 @@ inline constexpr Rule kQueryLengthsEnd{
 inline constexpr Rule kKvLengthsCount{
     "actual_seq_kvlen has one value for each sequence of the batch", "v2"};
 inline constexpr Rule kKvLengthsAscend{
-    "in TND without a block table actual_seq_kvlen is cumulative: no value below the one before it, "
+    "in TND without a block table actual_seq_kvlen is cumulative: no value below the one before "
+    "it, "
     "the last at most the first dimension of key",
     "v2"};
 inline constexpr Rule kKvLengthRange{
@@ -54,14 +55,17 @@ inline constexpr Rule kCacheLayout{
 inline constexpr Rule kCacheRowLimit{
     "kv_heads * D of a cache [blocks, block_size, kv_heads * D] is at most 65535", "v2"};
 inline constexpr Rule kContiguous{
-    "query, key, value, atten_mask and block_table are contiguous (a cache may not be a strided view)",
+    "query, key, value, atten_mask and block_table are contiguous (a cache may not be a strided "
+    "view)",
     "v2"};
 inline constexpr Rule kSameDtype{"query, key, value and the output have one dtype", "v2"};
-inline constexpr Rule kDtype{"query, key and value are float16 or bfloat16 (float32 is the emulated "
-                             "device's own extension)",
-                             "v2"};
+inline constexpr Rule kDtype{
+    "query, key and value are float16 or bfloat16 (float32 is the emulated "
+    "device's own extension)",
+    "v2"};
 inline constexpr Rule kHeads{
-    "num_query_heads is a multiple of num_key_value_heads, and both are those of the tensors", "v2"};
+    "num_query_heads is a multiple of num_key_value_heads, and both are those of the tensors",
+    "v2"};
 inline constexpr Rule kHeadSize{"query and key have one head size, and it is at most 512", "v2"};
 inline constexpr Rule kCompressedMask{
     "sparse_mode 2, 3 and 4 need atten_mask of shape [2048, 2048] (or with leading ones), upper "

@@ -10,9 +10,8 @@ OPERATOR(aclnnInplaceZero, [](Out self) { self.zero_(); })
 OPERATOR(aclnnInplaceOne, [](Out self) { self.fill_(1); })
 OPERATOR(aclnnInplaceFillScalar, [](Out self, const Scalar& value) { self.fill_(value); })
 OPERATOR(aclnnInplaceFillTensor, [](Out self, In value) { self.fill_(value.reshape({})); })
-OPERATOR(aclnnInplaceFillDiagonal, [](InOut self, const Scalar& value, bool wrap) {
-  self.fill_diagonal_(value, wrap);
-})
+OPERATOR(aclnnInplaceFillDiagonal,
+         [](InOut self, const Scalar& value, bool wrap) { self.fill_diagonal_(value, wrap); })
 
 OPERATOR(aclnnArange, [](const Scalar& start, const Scalar& end, const Scalar& step, Out out) {
   at::arange_out(out, start, end, step);
@@ -26,8 +25,7 @@ OPERATOR(aclnnLinspace, [](const Scalar& start, const Scalar& end, int64_t steps
 OPERATOR(aclnnLogSpace, [](const Scalar& start, const Scalar& end, int64_t steps, double base,
                            Out out) { at::logspace_out(out, start, end, steps, base); })
 OPERATOR(aclnnEye, [](int64_t rows, int64_t columns, Out out) { at::eye_out(out, rows, columns); })
-OPERATOR(aclnnOneHot, [](In self, int64_t depth, In on_value, In off_value, int64_t axis,
-                         Out out) {
+OPERATOR(aclnnOneHot, [](In self, int64_t depth, In on_value, In off_value, int64_t axis, Out out) {
   const int64_t dim = axis < 0 ? axis + out.dim() : axis;
   std::vector<int64_t> shape(out.dim(), 1);
   shape[dim] = depth;
@@ -65,9 +63,8 @@ OPERATOR(aclnnRepeatInterleaveTensor, [](In repeats, int64_t, Out out) {
   out.copy_(at::repeat_interleave(repeats.to(at::kLong)));
 })
 OPERATOR(aclnnFlip, [](In self, Ints dims, Out out) { out.copy_(self.flip(dims)); })
-OPERATOR(aclnnRoll, [](In self, Ints shifts, Ints dims, Out out) {
-  out.copy_(at::roll(self, shifts, dims));
-})
+OPERATOR(aclnnRoll,
+         [](In self, Ints shifts, Ints dims, Out out) { out.copy_(at::roll(self, shifts, dims)); })
 OPERATOR(aclnnTriu, [](In self, int64_t diagonal, Out out) { at::triu_out(out, self, diagonal); })
 OPERATOR(aclnnTril, [](In self, int64_t diagonal, Out out) { at::tril_out(out, self, diagonal); })
 OPERATOR(aclnnInplaceTriu, [](InOut self, int64_t diagonal) { self.triu_(diagonal); })
@@ -83,9 +80,8 @@ OPERATOR(aclnnReplicationPad1d,
          [](In self, Ints pad, Out out) { at::replication_pad1d_out(out, self, pad); })
 OPERATOR(aclnnReplicationPad2d,
          [](In self, Ints pad, Out out) { at::replication_pad2d_out(out, self, pad); })
-OPERATOR(aclnnChannelShuffle, [](In self, int64_t groups, Out out) {
-  out.copy_(at::channel_shuffle(self, groups));
-})
+OPERATOR(aclnnChannelShuffle,
+         [](In self, int64_t groups, Out out) { out.copy_(at::channel_shuffle(self, groups)); })
 OPERATOR(aclnnConfusionTranspose,
          [](In self, Ints order, Ints shape, bool transpose_first, Out out) {
            out.copy_(transpose_first ? self.permute(order).reshape(shape)

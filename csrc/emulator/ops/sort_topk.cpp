@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Ordering: sort, top-k, unique values, search in sorted data, and the sampling filters built on it.
+// Ordering: sort, top-k, unique values, search in sorted data, and the sampling filters built on
+// it.
 #include <limits>
 
 #include "ops/operator.h"
@@ -13,9 +14,9 @@ void copy_values_and_indices(const Pair& result, Tensor values, Tensor indices) 
   indices.copy_(std::get<1>(result));
 }
 
-// Keeps of each row the `k` largest logits (ties at the k-th value stay) and then, of the softmax of
-// what is left, the smallest set of largest probabilities that reaches `p`; always the largest one.
-// logits [rows, vocab]; k [rows] integer; p [rows] floating. Dropped logits become -inf.
+// Keeps of each row the `k` largest logits (ties at the k-th value stay) and then, of the softmax
+// of what is left, the smallest set of largest probabilities that reaches `p`; always the largest
+// one. logits [rows, vocab]; k [rows] integer; p [rows] floating. Dropped logits become -inf.
 Tensor keep_top_k_top_p(const Tensor& logits, const std::optional<Tensor>& k,
                         const std::optional<Tensor>& p) {
   constexpr double kDropped = -std::numeric_limits<double>::infinity();
@@ -53,32 +54,31 @@ OPERATOR(aclnnSort,
            copy_values_and_indices(at::sort(self, std::optional<bool>(stable), dim, descending),
                                    values, indices);
          })
-OPERATOR(aclnnTopk, [](In self, int64_t k, int64_t dim, bool largest, bool sorted, Out values,
-                       Out indices) {
-  copy_values_and_indices(at::topk(self, k, dim, largest, sorted), values, indices);
-})
+OPERATOR(aclnnTopk,
+         [](In self, int64_t k, int64_t dim, bool largest, bool sorted, Out values, Out indices) {
+           copy_values_and_indices(at::topk(self, k, dim, largest, sorted), values, indices);
+         })
 OPERATOR(aclnnSearchSorted,
          [](In sorted, In self, bool out_int32, bool right, OptIn sorter, Out out) {
            out.copy_(at::searchsorted(sorted.contiguous(), self.contiguous(), out_int32, right,
                                       std::nullopt, sorter));
          })
-OPERATOR(aclnnSearchSorteds,
-         [](In sorted, const Scalar& self, bool out_int32, bool right, OptIn sorter, Out out) {
-           out.copy_(at::searchsorted(sorted.contiguous(), self, out_int32, right, std::nullopt,
-                                      sorter));
-         })
+OPERATOR(aclnnSearchSorteds, [](In sorted, const Scalar& self, bool out_int32, bool right,
+                                OptIn sorter, Out out) {
+  out.copy_(at::searchsorted(sorted.contiguous(), self, out_int32, right, std::nullopt, sorter));
+})
 OPERATOR(aclnnBucketize, [](In self, In boundaries, bool out_int32, bool right, Out out) {
   out.copy_(at::bucketize(self.contiguous(), boundaries.contiguous(), out_int32, right));
 })
 
-OPERATOR(aclnnUnique, [](In self, bool sorted, bool return_inverse, DynamicOut values,
-                         OptOut inverse) {
-  const auto result = at::_unique(self, sorted, return_inverse);
-  values.set(std::get<0>(result));
-  if (return_inverse) {
-    inverse.copy_(std::get<1>(result));
-  }
-})
+OPERATOR(aclnnUnique,
+         [](In self, bool sorted, bool return_inverse, DynamicOut values, OptOut inverse) {
+           const auto result = at::_unique(self, sorted, return_inverse);
+           values.set(std::get<0>(result));
+           if (return_inverse) {
+             inverse.copy_(std::get<1>(result));
+           }
+         })
 OPERATOR(aclnnUnique2, [](In self, bool sorted, bool return_inverse, bool return_counts,
                           DynamicOut values, OptOut inverse, DynamicOut counts) {
   const auto result = at::_unique2(self, sorted, return_inverse, return_counts);
@@ -115,19 +115,17 @@ OPERATOR(aclnnUniqueDim, [](In self, bool sorted, bool return_inverse, int64_t d
   counts.set(std::get<2>(result));
 })
 
-CHECKED_OPERATOR(aclnnApplyTopKTopP, check_top_k_top_p,
-                 [](In logits, OptIn p, OptIn k, Out out) {
-                   out.copy_(keep_top_k_top_p(logits, k, p));
-                 })
+CHECKED_OPERATOR(aclnnApplyTopKTopP, check_top_k_top_p, [](In logits, OptIn p, OptIn k, Out out) {
+  out.copy_(keep_top_k_top_p(logits, k, p));
+})
 // q is exponential noise of the shape of logits; without it the most likely token is taken.
-OPERATOR(aclnnTopKTopPSample,
-         [](In logits, In top_k, In top_p, OptIn q, double eps, bool want_logits, int64_t,
-            Out selected, Out filtered) {
-           const Tensor kept = keep_top_k_top_p(logits, top_k, top_p);
-           const Tensor probabilities = kept.softmax(-1);
-           const Tensor score = q ? probabilities / (q->to(at::kFloat).abs() + eps) : probabilities;
-           selected.copy_(score.argmax(-1));
-           if (want_logits) {
-             filtered.copy_(kept);
-           }
-         })
+OPERATOR(aclnnTopKTopPSample, [](In logits, In top_k, In top_p, OptIn q, double eps,
+                                 bool want_logits, int64_t, Out selected, Out filtered) {
+  const Tensor kept = keep_top_k_top_p(logits, top_k, top_p);
+  const Tensor probabilities = kept.softmax(-1);
+  const Tensor score = q ? probabilities / (q->to(at::kFloat).abs() + eps) : probabilities;
+  selected.copy_(score.argmax(-1));
+  if (want_logits) {
+    filtered.copy_(kept);
+  }
+})
