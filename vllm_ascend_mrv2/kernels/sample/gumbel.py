@@ -57,8 +57,14 @@ def apply_temperature(
 # -- the hash --------------------------------------------------------------------------------------
 
 
+def _shifted_right(word: torch.Tensor, shift: int, out: torch.Tensor | None = None) -> torch.Tensor:
+    """word >> shift, arithmetic. torch_npu brings a Python shift through pinned host memory."""
+    amount = constants.scalar(shift, word.device, word.dtype)
+    return torch.bitwise_right_shift(word, amount, out=out)
+
+
 def _rotl(word: torch.Tensor, shift: int) -> torch.Tensor:
-    low = (word >> (32 - shift)).bitwise_and_((1 << shift) - 1)
+    low = _shifted_right(word, 32 - shift).bitwise_and_((1 << shift) - 1)
     return (word << shift).bitwise_or_(low)
 
 
@@ -103,11 +109,11 @@ def _token_hash(row_state: torch.Tensor, vocab_size: int) -> tuple[torch.Tensor,
     """
     table = _rotated_table(vocab_size, row_state.device)
     h = _round(row_state.unsqueeze(1), table.unsqueeze(0))
-    spread = (h >> 16).bitwise_and_(0xFFFF)
+    spread = _shifted_right(h, 16).bitwise_and_(0xFFFF)
     h.bitwise_xor_(spread).bitwise_xor_(_KEY_BYTES).mul_(_signed(_AVALANCHE[0]))
-    torch.bitwise_right_shift(h, 13, out=spread)
+    _shifted_right(h, 13, out=spread)
     h.bitwise_xor_(spread.bitwise_and_(0x7FFFF)).mul_(_signed(_AVALANCHE[1]))
-    torch.bitwise_right_shift(h, 16, out=spread)
+    _shifted_right(h, 16, out=spread)
     high = spread.bitwise_and_(0xFFFF)
     return high, h.bitwise_xor_(high).bitwise_and_(0xFFFF)
 
@@ -158,7 +164,7 @@ def _sample64(
     vocab_size = logits.shape[1]
     upper = unsigned(*_token_hash(high_state, vocab_size))
     lower = unsigned(*_token_hash(low_state, vocab_size))
-    random53 = upper.mul_(1 << 21).add_(lower >> 11)
+    random53 = upper.mul_(1 << 21).add_(_shifted_right(lower, 11))
     u = random53.to(torch.float64).add_(0.5).mul_(2.0**-53).clamp_(max=_LARGEST_BELOW_ONE)
     noise = u.log_().neg_().log_().neg_()
     noisy = (temperature != 0.0).to(torch.float64).unsqueeze(1)
