@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from vllm.sampling_params import SamplingParams
 
 _GPU = "vllm.v1.worker.gpu"
+_RESERVED_STOP_TOKENS = 8  # for the end-of-sequence ids that core adds after the check
 _registered = False
 
 
@@ -118,12 +119,28 @@ def register() -> None:
 def unsupported_sampling(params: SamplingParams) -> str | None:
     """Why this device cannot serve a request with these parameters, or None where it can.
 
-    Every parameter of core 0.32 but watermarking reaches replaced kernels only (`unreplaced` lists
-    the kernels that are not; the others belong to engine options, refused at start-up).
+    Two kinds. Watermarking, the one parameter of core 0.32 that reaches kernels without a
+    replacement (`unreplaced` lists those; the others belong to engine options, refused at
+    start-up). And lists longer than core's device tables: core notices only in the worker, where
+    the error ends the engine.
     """
+    from vllm.v1.worker.gpu.sample import logit_bias as core
+
     if params.watermarking:
         return (
             "watermarking is not supported on this device: its Philox sampling kernels have no "
             "replacement, and core would answer without a watermark. Leave `watermarking` unset."
         )
+    tables = (
+        ("allowed_token_ids", params.allowed_token_ids, core.MAX_NUM_ALLOWED_TOKEN_IDS),
+        ("logit_bias", params.logit_bias, core.MAX_NUM_LOGIT_BIAS_TOKENS),
+        (
+            "stop_token_ids with min_tokens",
+            set(params.stop_token_ids or ()) if params.min_tokens else None,
+            core.MAX_NUM_STOP_TOKEN_IDS - _RESERVED_STOP_TOKENS,
+        ),
+    )
+    for name, asked, limit in tables:
+        if asked and len(asked) > limit:
+            return f"{name} has {len(asked)} entries; at most {limit} are supported. Pass fewer."
     return None

@@ -147,3 +147,25 @@ def test_sampling_parameters() -> None:
     reason = kernels.unsupported_sampling(SamplingParams(watermarking=True))
     assert reason is not None
     assert reason.startswith("watermarking is not supported")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "name", "fits", "too_long"),
+    [
+        ({}, "allowed_token_ids", list(range(1024)), list(range(1025))),
+        ({}, "logit_bias", dict.fromkeys(range(1024), 1.0), dict.fromkeys(range(1025), 1.0)),
+        ({"min_tokens": 1}, "stop_token_ids", list(range(120)), list(range(121))),
+        ({}, "stop_token_ids", list(range(500)), None),
+    ],
+)
+def test_lists_longer_than_core_s_tables(
+    arguments: dict[str, int], name: str, fits: object, too_long: object
+) -> None:
+    """Core raises in the worker for these, which would end the engine."""
+    from vllm.sampling_params import SamplingParams
+
+    assert kernels.unsupported_sampling(SamplingParams(**arguments, **{name: fits})) is None
+    if too_long is not None:
+        reason = kernels.unsupported_sampling(SamplingParams(**arguments, **{name: too_long}))
+        assert reason is not None
+        assert reason.startswith(name)
