@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -103,7 +104,7 @@ class Driver:
     [("auto", True, 2000), ("auto", False, 2000), ("device", True, 500)],
 )
 def test_device_and_host_lengths_agree_at_every_step(
-    tiny_checkpoint: Path,
+    tiny: Callable[[str, str], Path],
     monkeypatch: pytest.MonkeyPatch,
     authority: str,
     async_scheduling: bool,
@@ -114,7 +115,7 @@ def test_device_and_host_lengths_agree_at_every_step(
     monkeypatch.setenv("VLLM_ENABLE_V1_MULTIPROCESSING", "0")
     monkeypatch.setenv("VLLM_ASCEND_MRV2_SEQ_LENS", authority)
     llm = LLM(
-        str(tiny_checkpoint),
+        str(tiny("qwen3", "float32")),
         dtype="float32",
         max_model_len=320,
         max_num_seqs=6,

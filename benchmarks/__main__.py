@@ -1,0 +1,73 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`python -m benchmarks`: measure, print a table, write JSON. Run by `make bench`."""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import tempfile
+from concurrent.futures import ProcessPoolExecutor
+from pathlib import Path
+
+import click
+from rich.console import Console
+from rich.table import Table
+
+from benchmarks.steady_decode import Measurement, measure
+from vllm_ascend_mrv2.cli.models import tiny
+
+# What is measured side by side: name -> engine arguments.
+MODES: dict[str, dict[str, object]] = {"eager": {"enforce_eager": True}}
+
+
+def _table(rows: list[Measurement]) -> Table:
+    table = Table(
+        title="A steady decode step: counts per step; waits and median host us of the step thread"
+    )
+    for column in (
+        *("mode", "batch", "layers", "host us", "H2D", "D2H"),
+        *("waits", "launches", "replays", "updates"),
+    ):
+        table.add_column(column, justify="left" if column == "mode" else "right")
+    for row in rows:
+        counted = row.per_step
+        table.add_row(
+            *(row.mode, str(row.batch), str(row.layers), f"{row.host_us:.0f}"),
+            *(f"{n:.2f}" for n in (counted.h2d, counted.d2h, counted.step_thread_waits)),
+            *(f"{n:.1f}" for n in (counted.launches, counted.graph_replays, counted.task_updates)),
+        )
+    return table
+
+
+@click.command()
+@click.option("--out", type=click.Path(path_type=Path), default=Path("build/bench"))
+@click.option("--batch", "batches", type=int, multiple=True, default=(1, 8, 32), show_default=True)
+@click.option("--layers", type=int, default=24, show_default=True, help="Of the tiny model.")
+@click.option("--steps", type=int, default=50, show_default=True, help="Counted per measurement.")
+@click.option(
+    "--mode", "modes", type=click.Choice(list(MODES)), multiple=True, default=tuple(MODES)
+)
+def main(
+    out: Path, batches: tuple[int, ...], layers: int, steps: int, modes: tuple[str, ...]
+) -> None:
+    """Count what a steady decode step does, for each mode and batch size."""
+    rows = []
+    spawn = multiprocessing.get_context("spawn")
+    with tempfile.TemporaryDirectory() as folder:
+        model = Path(folder) / "model"
+        tiny.write(model, tiny.Shape(layers=layers), seed=0, dtype="float32", force=False)
+        for batch in batches:
+            for mode in modes:
+                # An engine does not give all of its memory back: a process for each.
+                with ProcessPoolExecutor(1, mp_context=spawn) as pool:
+                    work = pool.submit(measure, model, mode, batch, steps, MODES[mode])
+                    rows.append(work.result())
+    out.mkdir(parents=True, exist_ok=True)
+    target = out / "steps.json"
+    target.write_text(json.dumps([row.as_json() for row in rows], indent=2) + "\n")
+    Console().print(_table(rows))
+    click.echo(f"Written to {target}.")
+
+
+if __name__ == "__main__":
+    main()
