@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import multiprocessing
+import os
 import tempfile
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
@@ -51,6 +52,7 @@ def main(
     out: Path, batches: tuple[int, ...], layers: int, steps: int, modes: tuple[str, ...]
 ) -> None:
     """Count what a steady decode step does, for each mode and batch size."""
+    os.environ.setdefault("VLLM_LOGGING_LEVEL", "WARNING")
     rows = []
     spawn = multiprocessing.get_context("spawn")
     with tempfile.TemporaryDirectory() as folder:
@@ -65,7 +67,7 @@ def main(
     out.mkdir(parents=True, exist_ok=True)
     target = out / "steps.json"
     target.write_text(json.dumps([row.as_json() for row in rows], indent=2) + "\n")
-    Console().print(_table(rows))
+    Console(width=110).print(_table(rows))
     click.echo(f"Written to {target}.")
 
 
