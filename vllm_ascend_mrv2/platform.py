@@ -16,7 +16,7 @@ from vllm.logger import init_logger
 from vllm.platforms.interface import Platform, PlatformEnum
 
 from vllm_ascend_mrv2 import envs
-from vllm_ascend_mrv2.compat import device_argument, pins, triton_gate
+from vllm_ascend_mrv2.compat import bad_words_limit, device_argument, pins, triton_gate
 
 if TYPE_CHECKING:
     from argparse import ArgumentParser
@@ -151,6 +151,7 @@ class NPUPlatform(Platform):
     def pre_register_and_update(cls, parser: ArgumentParser | None = None) -> None:
         cls._choose_model_runner()
         device_argument.wrap_engine_args(cls.device_type)
+        bad_words_limit.install()
         if parser is not None:
             device_argument.add_device_argument(parser, cls.device_type)
 
@@ -203,12 +204,13 @@ class NPUPlatform(Platform):
     @classmethod
     def validate_request(cls, processed_inputs: Any, params: Any) -> None:
         """Refuse a request whose sampling asks for a kernel that is not replaced."""
+        from vllm.exceptions import VLLMValidationError
         from vllm.sampling_params import SamplingParams
 
         from vllm_ascend_mrv2 import kernels
 
         if isinstance(params, SamplingParams) and (reason := kernels.unsupported_sampling(params)):
-            raise ValueError(reason)
+            raise VLLMValidationError(reason)  # any other error reaches the client as an empty 500
 
 
 _SWITCH_NAMES = frozenset(switch.name for switch in envs.SWITCHES)
