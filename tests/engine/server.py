@@ -23,7 +23,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 VLLM = Path(sysconfig.get_path("scripts"), "vllm")
 MODEL_NAME = "served"
-START_TIMEOUT_S = 180
+START_TIMEOUT_S = 240
 STOP_TIMEOUT_S = 20  # also what the shutdown test demands
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`vllm serve` with a model that cannot be served ends soon, with an error that names the reason."""
+"""`vllm serve` with a model that cannot be served ends soon, and its error names the reason."""
 
 from __future__ import annotations
 

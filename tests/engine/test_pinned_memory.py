@@ -45,7 +45,6 @@ def test_serving_allocates_no_pinned_memory(
     assert ran.returncode == 0, ran.stdout[-6000:]
     report = json.loads(result.read_text())
     assert report["tokens"] >= 100
-    assert not report["calls"], "\n".join(report["calls"])
     for counter in ("host_allocator", "device_library"):
         before, after, control = report[counter]
         assert after == before, f"{counter} counted pinned allocations: {report}"

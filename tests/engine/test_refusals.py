@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What this plugin does not support is refused at start-up, in one line that says why and what to do.
+"""What this plugin does not support is refused at start-up: one line says why and what to do.
 
 One way of asking for each row of support.REFUSALS, through vLLM's own argument parser; the table
 is checked to be complete. Two of them also through `vllm serve`.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""SIGTERM and SIGINT end a server within STOP_TIMEOUT_S, busy or idle, and nothing of it is left."""
+"""SIGTERM and SIGINT end a server, busy or idle, in STOP_TIMEOUT_S, and leave nothing of it."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def start_long_request(server: Server) -> None:
             if line:
                 break
         try:
-            for line in stream.iter_lines():
+            for _ in stream.iter_lines():
                 pass
         except httpx.HTTPError:
             return  # cut by the end of the server, as it should be
