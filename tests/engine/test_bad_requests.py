@@ -93,6 +93,13 @@ def test_a_request_for_what_is_refused_is_refused_alone(server: Server) -> None:
     assert "watermark" in answer.json()["error"]["message"].lower()
 
 
+def test_bad_words_beyond_cores_table_are_refused_before_the_worker(server: Server) -> None:
+    words = [letter * 15 for letter in "abcdefghijklmnopqrstuvwxyz" * 4]
+    answer = ask(server, prompt="hello", max_tokens=2, bad_words=words)
+    assert answer.status_code == 400, answer.text
+    assert "bad_words have 15" in answer.json()["error"]["message"]
+
+
 def test_an_unknown_parameter_is_refused_by_the_client(server: Server) -> None:
     with pytest.raises(TypeError, match="temprature"):
         server.client().completions.create(model=MODEL_NAME, prompt="hello", temprature=1)
