@@ -32,6 +32,7 @@ enum class TaskKind : uint8_t {
   kGraphReplay,
   kTaskUpdate,
   kCollective,
+  kGraphBranch,  // of a replay, by itself
 };
 
 // Bytes that a task touches, named by the address the application holds (not the host alias).
@@ -48,6 +49,9 @@ struct Task {
   TaskKind kind;
   std::function<void()> body;
   std::vector<ByteRange> accesses;
+  // Runs with ASCEND_EMU_COMPUTE=0 too: a copy from or to the host, an operator
+  // whose output has a shape that it decides.
+  bool essential = false;
 };
 
 // Queues `task` on `stream` (null: the current device's default stream), or records it in the

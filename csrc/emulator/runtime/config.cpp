@@ -7,6 +7,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <sstream>
 
 namespace emu {
 namespace {
@@ -55,6 +56,19 @@ Config read() {
   if (get("ASCEND_EMU_SCHEDULE_SEED")) {
     c.schedule_seed = get_number("ASCEND_EMU_SCHEDULE_SEED", 0, 0, UINT64_MAX, "a number");
   }
+  c.stream_budget =
+      get_number("ASCEND_EMU_STREAM_BUDGET", 1984, 1, 1u << 20, "a number of streams");
+  c.event_budget = get_number("ASCEND_EMU_EVENT_BUDGET", 65536, 1, 1u << 24, "a number of events");
+  if (const char* slow = get("ASCEND_EMU_SLOW_US")) {
+    auto parsed = parse_slow_tasks(slow);
+    if (!parsed) {
+      refuse("ASCEND_EMU_SLOW_US", slow,
+             "microseconds, or NAME:MICROSECONDS,... with the names of "
+             "operators or kinds of tasks");
+    }
+    c.slow_tasks = std::move(*parsed);
+  }
+  c.compute = get_number("ASCEND_EMU_COMPUTE", 1, 0, 1, "0 or 1") == 1;
   c.counters_path = get_string("ASCEND_EMU_COUNTERS");
   c.trace_path = get_string("ASCEND_EMU_TRACE");
   c.log_level = static_cast<int>(get_number("ASCEND_GLOBAL_LOG_LEVEL", 3, 0, 4, "0 to 4"));
@@ -67,6 +81,21 @@ Config read() {
 const Config& config() {
   static const Config* instance = new Config(read());
   return *instance;
+}
+
+std::optional<SlowTasks> parse_slow_tasks(const std::string& text) {
+  SlowTasks tasks;
+  std::stringstream entries(text);
+  for (std::string entry; std::getline(entries, entry, ',');) {
+    size_t colon = entry.find(':');
+    std::string name = colon == std::string::npos ? "graph" : entry.substr(0, colon);
+    std::string number = colon == std::string::npos ? entry : entry.substr(colon + 1);
+    bool is_number = !number.empty() && number.size() <= 9 &&
+                     number.find_first_not_of("0123456789") == std::string::npos;
+    if (name.empty() || !is_number) return std::nullopt;
+    tasks.emplace_back(name, std::stoul(number));
+  }
+  return tasks;
 }
 
 std::vector<int> visible_devices() {

@@ -11,6 +11,7 @@
 #include <cstring>
 #include <vector>
 
+#include "runtime/capture.h"
 #include "runtime/counters.h"
 #include "runtime/device.h"
 #include "runtime/error.h"
@@ -119,6 +120,27 @@ aclError check_device(const char* api) {
   return device ? check_usable(*device, api) : ACL_ERROR_RT_CONTEXT_NULL;
 }
 
+// Synchronous work on device memory, where a capture forbids it.
+aclError refuse_unsafe(const char* api) {
+  const Device* device = current_device(api);
+  return device ? refuse_if_unsafe(*device, api, ACL_ERROR_RT_CAPTURE_MODE_NOT_SUPPORT)
+                : ACL_ERROR_RT_CONTEXT_NULL;
+}
+
+const char* task_name(CopyDirection direction) {
+  switch (direction) {
+    case CopyDirection::kH2D:
+      return "memcpy_h2d";
+    case CopyDirection::kD2H:
+      return "memcpy_d2h";
+    case CopyDirection::kH2H:
+      return "memcpy_h2h";
+    case CopyDirection::kD2D:
+      break;
+  }
+  return "memcpy_d2d";
+}
+
 aclError copy_now(const char* api, void* destination, size_t destination_bytes, const void* source,
                   size_t bytes, aclrtMemcpyKind kind) {
   Copy copy;
@@ -127,6 +149,7 @@ aclError copy_now(const char* api, void* destination, size_t destination_bytes, 
   }
   if (copy.direction != CopyDirection::kH2H) {
     if (aclError error = check_device(api)) return error;
+    if (aclError error = refuse_unsafe(api)) return error;
   }
   count_copy(copy.direction, false, copy.pinned, bytes);
   perform(copy);
@@ -146,13 +169,23 @@ aclError copy_on_stream(const char* api, void* destination, size_t destination_b
   auto stream = find_stream(handle, api);
   if (!stream) return ACL_ERROR_RT_INVALID_HANDLE;
   if (!bytes) return check_usable(stream->device(), api);
-  Task task{"memcpy",
+  bool is_pageable = copy.direction != CopyDirection::kD2D && !copy.pinned;
+  if (is_pageable) {
+    if (aclError error =
+            refuse_if_unsafe(stream->device(), api, ACL_ERROR_RT_CAPTURE_MODE_BLOCK_ASYNC)) {
+      return error;
+    }
+    // Whatever the mode: what waits for a stream cannot be captured on it.
+    if (aclError error = refuse_if_capturing(*stream, api)) return error;
+  }
+  bool is_captured = stream->graph_use.kind == GraphUse::Kind::kCapture;
+  Task task{task_name(copy.direction),
             TaskKind::kCopy,
             [copy] { perform(copy); },
-            {{copy.source, bytes, false}, {copy.destination, bytes, true}}};
+            {{copy.source, bytes, false}, {copy.destination, bytes, true}},
+            copy.direction != CopyDirection::kD2D};
   if (aclError error = submit_to(*stream, std::move(task))) return error;
-  count_copy(copy.direction, true, copy.pinned, bytes);
-  bool is_pageable = copy.direction != CopyDirection::kD2D && !copy.pinned;
+  if (!is_captured) count_copy(copy.direction, true, copy.pinned, bytes);
   return is_pageable ? stream->wait(-1, api) : ACL_SUCCESS;
 }
 
@@ -244,6 +277,7 @@ EMU_API aclError aclrtMemcpyBatchAsync(void** destinations, size_t* destination_
 EMU_API aclError aclrtMemset(void* address, size_t maximum_bytes, int32_t value, size_t bytes) {
   EMU_ENTER();
   if (aclError error = emu::check_fill(__func__, address, maximum_bytes, bytes)) return error;
+  if (aclError error = emu::refuse_unsafe(__func__)) return error;
   emu::count(emu::Counter::kMemsets);
   std::memset(emu::host_alias(address), value, bytes);
   return ACL_SUCCESS;

@@ -18,6 +18,7 @@
 #include <vector>
 
 #include "runtime/config.h"
+#include "runtime/graph.h"
 #include "runtime/trace.h"
 
 namespace emu {
@@ -33,13 +34,20 @@ constexpr size_t kFirstNamed = kFirstAllocation + kAllocationSlots;
 // 639 operator names are known to torch_npu 2.13.0; what does not fit counts as "other".
 constexpr size_t kSlots = 2048;
 
-enum class NameKind : uint8_t { kLaunch, kCollective, kWait };
+enum class NameKind : uint8_t { kLaunch, kCollective, kWait, kReplayed };
 
 constexpr const char* kCounterNames[] = {
-    "event_records",    "event_waits",     "event_resets",      "event_queries",  "events_created",
-    "events_destroyed", "streams_created", "streams_destroyed", "stream_queries", "callbacks",
-    "host_functions",   "value_writes",    "value_waits",       "memsets",        "graph_captures",
-    "graph_replays",    "task_updates",
+    "event_records",        "event_waits",
+    "event_resets",         "event_queries",
+    "events_created",       "events_destroyed",
+    "streams_created",      "streams_destroyed",
+    "stream_queries",       "callbacks",
+    "host_functions",       "value_writes",
+    "value_waits",          "memsets",
+    "graph_captures",       "graph_replays",
+    "task_updates",         "captured_nodes",
+    "graphs_destroyed",     "external_event_records",
+    "external_event_waits", "external_event_resets",
 };
 static_assert(std::size(kCounterNames) == static_cast<size_t>(Counter::kCount));
 
@@ -97,7 +105,7 @@ constexpr size_t kMaximumThreads = 256;
 struct PerThread {
   std::shared_ptr<ThreadCounters> counters = std::make_shared<ThreadCounters>();
   // Names are literals: the address is a good enough key.
-  std::unordered_map<const void*, size_t> slot_of[3];
+  std::unordered_map<const void*, size_t> slot_of[4];
 };
 thread_local PerThread* current = nullptr;
 thread_local bool ended = false;
@@ -318,6 +326,7 @@ void append_counters(std::string& out, const Values& v) {
   append_waits(out, v);
   append_names(out, v, NameKind::kLaunch, "launches", "launch_count");
   append_names(out, v, NameKind::kCollective, "collectives", "collective_count");
+  append_names(out, v, NameKind::kReplayed, "replayed", "replayed_count");
   for (size_t i = 0; i < std::size(kCounterNames); ++i) {
     out += ",\"" + std::string(kCounterNames[i]) + "\":" + std::to_string(v[i]);
   }
@@ -338,6 +347,7 @@ std::string live_thread_name(const ThreadCounters& thread) {
 }
 
 std::string snapshot() {
+  std::string graphs = graphs_json();
   State& s = state();
   std::lock_guard lock(s.mutex);
   std::string out = "{\"version\":1,\"pid\":" + std::to_string(getpid()) +
@@ -358,7 +368,7 @@ std::string snapshot() {
     append_counters(out, base == s.thread_base.end() ? values : minus(values, base->second));
     out += '}';
   }
-  out += "],\"steps\":{";
+  out += "],\"graphs\":" + graphs + ",\"steps\":{";
   first = true;
   for (const auto& [label, step] : s.steps) {
     if (!first) out += ',';
@@ -381,6 +391,10 @@ void count(Counter counter) { add(static_cast<size_t>(counter), 1); }
 void count_launch(const char* name) { add(intern(NameKind::kLaunch, name), 1); }
 
 void count_collective(const char* name) { add(intern(NameKind::kCollective, name), 1); }
+
+void count_replayed(const char* name, uint64_t tasks) {
+  add(intern(NameKind::kReplayed, name), tasks);
+}
 
 void count_copy(CopyDirection direction, bool asynchronous, bool pinned, size_t bytes) {
   size_t slot = copy_slot(direction, asynchronous, pinned);

@@ -32,6 +32,8 @@
 //   {"version": 1, "pid": 1, "pinned_allocations": 0,
 //    "total": COUNTERS,                                    all threads, dead ones included
 //    "threads": [{"tid": 1, "name": "python", "alive": true, "counters": COUNTERS}, ...],
+//    "graphs": [{"id": 1, "device": 0, "nodes": 170, "streams": 1, "events": 0, "task_groups": 3,
+//                "replays": 50, "updates": 150}, ...],     those that exist; replays that began
 //    "steps": {"LABEL": {"count": 1, "this_thread": COUNTERS, "other_threads": COUNTERS}, ...}}
 //
 //   COUNTERS = {
@@ -43,12 +45,17 @@
 //    "host_waits": {"aclrtSynchronizeStream": {"count": 0, "blocked": 0, "ns": 0}, ...},
 //        count: calls; blocked: those that really had to wait; ns: time spent waiting.
 //    "launches": {"aclnnAdd": 1, ...}, "collectives": {...}, by name, those that happened;
-//    "launch_count": 0, "collective_count": 0, "host_wait_count": 0, "host_wait_blocked": 0,
-//    "host_wait_ns": 0,                                     sums of the above
+//    "replayed": {"aclnnAdd": 1, "memcpy_h2d": 1, ...},     tasks of replays, by name, counted on
+//        the thread that submits the replay, and in none of the other counters
+//    "launch_count": 0, "collective_count": 0, "replayed_count": 0, "host_wait_count": 0,
+//    "host_wait_blocked": 0, "host_wait_ns": 0,             sums of the above
 //    "event_records", "event_waits", "event_resets", "event_queries", "events_created",
 //    "events_destroyed", "streams_created", "streams_destroyed", "stream_queries", "callbacks",
 //    "host_functions", "value_writes", "value_waits", "memsets", "graph_captures", "graph_replays",
-//    "task_updates",
+//    "task_updates", "captured_nodes", "graphs_destroyed", "external_event_records",
+//    "external_event_waits", "external_event_resets",
+//        What a stream is asked while it is captured counts as captured_nodes and as nothing else.
+//        task_updates: task groups updated. External events count under event_* too.
 //    "allocations": {"device": {"count": 0, "bytes": 0, "freed": 0, "freed_bytes": 0},
 //                    "pinned": ..., "registered": ..., "physical": ...}}
 #pragma once
@@ -78,6 +85,11 @@ enum class Counter : uint16_t {
   kGraphCaptures,
   kGraphReplays,
   kTaskUpdates,
+  kCapturedNodes,
+  kGraphsDestroyed,
+  kExternalRecords,
+  kExternalWaits,
+  kExternalResets,
   kCount,
 };
 
@@ -88,6 +100,8 @@ void count(Counter counter);
 // `name` as in Task. Collectives are apart from operators.
 void count_launch(const char* name);
 void count_collective(const char* name);
+// Tasks that a replay is going to run, counted when it is submitted.
+void count_replayed(const char* name, uint64_t tasks);
 void count_copy(CopyDirection direction, bool asynchronous, bool pinned, size_t bytes);
 void count_allocation(AllocationKind kind, size_t bytes);
 void count_free(AllocationKind kind, size_t bytes);

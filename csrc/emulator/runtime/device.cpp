@@ -84,8 +84,10 @@ void Device::clear_failure() {
 
 std::shared_ptr<Stream> Device::new_stream() {
   mark_in_use();
+  auto ticket = take(*this, Resource::kStream);
+  if (!ticket) return nullptr;
   std::lock_guard lock(mutex_);
-  auto stream = std::make_shared<Stream>(*this, stream_ordinal_++);
+  auto stream = std::make_shared<Stream>(*this, stream_ordinal_++, std::move(*ticket));
   streams_.push_back(stream);
   return stream;
 }
@@ -96,6 +98,15 @@ std::shared_ptr<Stream> Device::default_stream() {
     if (default_stream_) return default_stream_;
   }
   auto stream = new_stream();
+  if (!stream) {  // a device has its default stream from the start, whatever was
+                  // created since
+    std::lock_guard lock(mutex_);
+    if (!default_stream_) {
+      default_stream_ = std::make_shared<Stream>(*this, stream_ordinal_++, Ticket());
+      streams_.push_back(default_stream_);
+    }
+    return default_stream_;
+  }
   std::shared_ptr<Stream> kept;
   {
     std::lock_guard lock(mutex_);

@@ -40,6 +40,7 @@ class Device {
   void clear_failure();
 
   std::shared_ptr<Stream> default_stream();
+  // Null if the budget of streams is used up.
   std::shared_ptr<Stream> new_stream();
   void forget_stream(const Stream* stream);
   std::vector<std::shared_ptr<Stream>> streams() const;

@@ -7,6 +7,8 @@
 #include <condition_variable>
 #include <mutex>
 
+#include "runtime/budget.h"
+#include "runtime/capture.h"
 #include "runtime/counters.h"
 #include "runtime/error.h"
 #include "runtime/handles.h"
@@ -89,6 +91,16 @@ class Event {
     return current_;
   }
 
+  // False if the device has no event left. External events take theirs when they are created,
+  // ordinary ones when they are recorded first.
+  bool take_ticket(const Device& device) {
+    std::lock_guard lock(mutex_);
+    if (ticket_.held()) return true;
+    auto ticket = take(device, Resource::kEvent);
+    if (ticket) ticket_ = std::move(*ticket);
+    return ticket.has_value();
+  }
+
   // Ordinary: the record that a call to aclrtRecordEvent makes.
   CompletionPtr begin_record(Device& device) {
     std::lock_guard lock(mutex_);
@@ -113,11 +125,13 @@ class Event {
   }
 
   std::atomic<int> waits_pending{0};
+  CaptureMark capture_mark;  // guarded by the capture lock
 
  private:
   const uint32_t flags_;
   mutable std::mutex mutex_;
   CompletionPtr current_;
+  Ticket ticket_;
   bool awaiting_record_ = false;
 };
 
@@ -143,14 +157,31 @@ class PendingWait {
 aclError create(const char* api, aclrtEvent* event, uint32_t flags) {
   if (!event) return fail_null(api, "event");
   if (flags & ACL_EVENT_IPC) return fail_unsupported(api, "events shared between processes");
+  auto created = std::make_shared<Event>(flags);
+  if (created->external()) {
+    Device* device = current_device(api);
+    if (!device) return ACL_ERROR_RT_CONTEXT_NULL;
+    if (!created->take_ticket(*device)) {
+      return fail_exhausted(ACL_ERROR_RT_NO_EVENT_RESOURCE, api, *device, Resource::kEvent);
+    }
+  }
   count(Counter::kEventsCreated);
-  *event = events().insert(std::make_shared<Event>(flags));
+  *event = events().insert(std::move(created));
   return ACL_SUCCESS;
+}
+
+// An external event is on the device only, and one that was captured has not happened.
+aclError refuse_on_host(const Event& event, const char* api) {
+  if (event.external()) {
+    return fail_unsupported(api, "the host can neither wait for an external event nor query it");
+  }
+  return refuse_if_captured(event.capture_mark, api);
 }
 
 aclError synchronize(const char* api, aclrtEvent handle, int timeout_ms) {
   EventPtr event = events().find(handle);
   if (!event) return events().refuse(api, handle);
+  if (aclError error = refuse_on_host(*event, api)) return error;
   CompletionPtr completion = event->current();
   HostWait host_wait(api);
   if (!completion) return ACL_SUCCESS;
@@ -167,6 +198,7 @@ aclError synchronize(const char* api, aclrtEvent handle, int timeout_ms) {
 aclError recorded_ns(const char* api, aclrtEvent handle, int64_t* ns) {
   EventPtr event = events().find(handle);
   if (!event) return events().refuse(api, handle);
+  if (aclError error = refuse_if_captured(event->capture_mark, api)) return error;
   if (!event->timed()) {
     return fail(ACL_ERROR_RT_EVENT_TIMESTAMP_INVALID,
                 std::string(api) + ": the event was created without ACL_EVENT_TIME_LINE");
@@ -183,6 +215,8 @@ aclError recorded_ns(const char* api, aclrtEvent handle, int64_t* ns) {
 aclError query(const char* api, aclrtEvent handle, bool* complete) {
   EventPtr event = events().find(handle);
   if (!event) return events().refuse(api, handle);
+  *complete = false;
+  if (aclError error = refuse_on_host(*event, api)) return error;
   count(Counter::kEventQueries);
   CompletionPtr completion = event->current();
   *complete = !completion || completion->done();
@@ -190,6 +224,11 @@ aclError query(const char* api, aclrtEvent handle, bool* complete) {
     return check_usable(*completion->device(), api);
   }
   return ACL_SUCCESS;
+}
+
+aclError submit_external(Stream& stream, Counter counter, Task task) {
+  if (stream.graph_use.kind == GraphUse::Kind::kNone) count(counter);
+  return submit_to(stream, std::move(task));
 }
 
 }  // namespace
@@ -228,10 +267,16 @@ EMU_API aclError aclrtRecordEvent(aclrtEvent handle, aclrtStream stream_handle) 
   auto stream = emu::find_stream(stream_handle, __func__);
   if (!stream) return ACL_ERROR_RT_INVALID_HANDLE;
   if (event->external()) {
-    return emu::submit_to(
-        *stream, {"event_record", TaskKind::kEventRecord, [event] { event->set_flag(); }, {}});
+    return emu::submit_external(
+        *stream, emu::Counter::kExternalRecords,
+        {"event_record", TaskKind::kEventRecord, [event] { event->set_flag(); }, {}});
   }
   if (aclError error = emu::check_usable(stream->device(), __func__)) return error;
+  if (auto captured = emu::capture_record(*stream, event->capture_mark)) return *captured;
+  if (!event->take_ticket(stream->device())) {
+    return emu::fail_exhausted(ACL_ERROR_RT_NO_EVENT_RESOURCE, __func__, stream->device(),
+                               emu::Resource::kEvent);
+  }
   auto completion = event->begin_record(stream->device());
   aclError error = emu::submit_to(
       *stream,
@@ -246,15 +291,19 @@ EMU_API aclError aclrtStreamWaitEvent(aclrtStream stream_handle, aclrtEvent hand
   if (!event) return events().refuse(__func__, handle);
   auto stream = emu::find_stream(stream_handle, __func__);
   if (!stream) return ACL_ERROR_RT_INVALID_HANDLE;
-  auto pending = std::make_shared<emu::PendingWait>(event);
   if (event->external()) {
-    return emu::submit_to(*stream, {"event_wait",
-                                    TaskKind::kEventWait,
-                                    [event, pending] { event->current()->wait_in_task(); },
-                                    {}});
+    // No PendingWait: inside a graph the task lives on.
+    return emu::submit_external(
+        *stream, emu::Counter::kExternalWaits,
+        {"event_wait", TaskKind::kEventWait, [event] { event->current()->wait_in_task(); }, {}});
   }
   auto completion = event->current();
+  if (aclError error = emu::check_usable(stream->device(), __func__)) return error;
+  if (auto captured = emu::capture_wait(stream, event->capture_mark, completion != nullptr)) {
+    return *captured;
+  }
   if (!completion) return ACL_SUCCESS;  // never recorded: nothing to wait for
+  auto pending = std::make_shared<emu::PendingWait>(event);
   return emu::submit_to(*stream, {"event_wait",
                                   TaskKind::kEventWait,
                                   [completion, pending] { completion->wait_in_task(); },
@@ -268,10 +317,12 @@ EMU_API aclError aclrtResetEvent(aclrtEvent handle, aclrtStream stream_handle) {
   auto stream = emu::find_stream(stream_handle, __func__);
   if (!stream) return ACL_ERROR_RT_INVALID_HANDLE;
   if (event->external()) {
-    return emu::submit_to(
-        *stream, {"event_reset", TaskKind::kEventReset, [event] { event->clear_flag(); }, {}});
+    return emu::submit_external(
+        *stream, emu::Counter::kExternalResets,
+        {"event_reset", TaskKind::kEventReset, [event] { event->clear_flag(); }, {}});
   }
   if (aclError error = emu::check_usable(stream->device(), __func__)) return error;
+  if (aclError error = emu::refuse_if_capturing(*stream, __func__)) return error;
   event->reset(stream->device());
   return emu::submit_to(*stream, {"event_reset", TaskKind::kEventReset, [] {}, {}});
 }

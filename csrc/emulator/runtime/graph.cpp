@@ -1,61 +1,92 @@
 // SPDX-License-Identifier: Apache-2.0
-// Graph capture and replay: the room for it. Today every call that would begin or use a capture is
-// refused, and "is this stream capturing" is answered with no.
-//
-// What is ready for it: every task reaches a stream through submit_to(), which is where a capture
-// takes it instead; a Task is a copyable value whose body can run many times; Stream::push() queues
-// without looking at a capture, for replays; external events (event.cpp) act when their task runs,
-// so that they work inside a graph as they are.
-#include "runtime/error.h"
-#include "runtime/process.h"
-#include "runtime/stream.h"
+#include "runtime/graph.h"
 
+#include <chrono>
+
+#include "runtime/counters.h"
+#include "runtime/error.h"
+
+namespace emu {
 namespace {
 
-constexpr const char* kWhy =
-    "graph capture is not built yet, run without graphs (enforce_eager=True)";
+uint32_t next_graph_id() {
+  static std::atomic<uint32_t> next{1};
+  return next++;
+}
 
 }  // namespace
 
-EMU_API aclError aclmdlRICaptureGetInfo(aclrtStream handle, aclmdlRICaptureStatus* status,
-                                        aclmdlRI* model) {
-  EMU_ENTER();
-  EMU_REQUIRE_NOT_NULL(status);
-  if (!emu::find_stream(handle, __func__)) return ACL_ERROR_RT_INVALID_HANDLE;
-  *status = ACL_MODEL_RI_CAPTURE_STATUS_NONE;
-  if (model) *model = nullptr;
-  return ACL_SUCCESS;
-}
+Graph::Graph(Device& device, aclmdlRICaptureMode mode)
+    : device_(device), id_(next_graph_id()), mode_(mode) {}
 
-// Without a capture the mode of a thread has no effect, but it is remembered.
-EMU_API aclError aclmdlRICaptureThreadExchangeMode(aclmdlRICaptureMode* mode) {
-  EMU_ENTER();
-  EMU_REQUIRE_NOT_NULL(mode);
-  static thread_local aclmdlRICaptureMode current = ACL_MODEL_RI_CAPTURE_MODE_GLOBAL;
-  std::swap(current, *mode);
-  return ACL_SUCCESS;
-}
-
-// Not 207000: torch_npu takes that for an old driver, warns, and goes on without a capture.
-#define EMU_REFUSED(name, ...)                                                   \
-  EMU_API aclError name(__VA_ARGS__) {                                           \
-    EMU_ENTER();                                                                 \
-    return emu::fail(ACL_ERROR_API_NOT_SUPPORT, std::string(#name ": ") + kWhy); \
+void Graph::seal() {
+  std::map<std::string_view, std::pair<const char*, uint64_t>> by_name;
+  for (const auto& lane : lanes) {
+    node_count_ += lane->nodes.size();
+    for (const auto& node : lane->nodes) {
+      if (node->kind != Node::Kind::kTask) continue;
+      const char* name = node->task()->name;
+      ++by_name.try_emplace(name, name, 0).first->second.second;
+    }
   }
+  for (const auto& [text, entry] : by_name) nodes_by_name_.push_back(entry);
+}
 
-EMU_REFUSED(aclmdlRICaptureBegin, aclrtStream, aclmdlRICaptureMode)
-EMU_REFUSED(aclmdlRICaptureEnd, aclrtStream, aclmdlRI*)
-EMU_REFUSED(aclmdlRICaptureToModelRIBegin, aclrtStream, aclmdlRI, aclmdlRICaptureMode)
-EMU_REFUSED(aclmdlRICaptureTaskGrpBegin, aclrtStream)
-EMU_REFUSED(aclmdlRICaptureTaskGrpEnd, aclrtStream, aclrtTaskGrp*)
-EMU_REFUSED(aclmdlRICaptureTaskUpdateBegin, aclrtStream, aclrtTaskGrp)
-EMU_REFUSED(aclmdlRICaptureTaskUpdateEnd, aclrtStream)
-EMU_REFUSED(aclmdlRIExecuteAsync, aclmdlRI, aclrtStream)
-EMU_REFUSED(aclmdlRIDestroy, aclmdlRI)
-EMU_REFUSED(aclmdlRIDebugPrint, aclmdlRI)
-EMU_REFUSED(aclmdlRIDebugJsonPrint, aclmdlRI, const char*, uint32_t)
-EMU_REFUSED(aclmdlRIGetId, aclmdlRI, uint32_t*)
-EMU_REFUSED(aclmdlRIAddCondTask, aclmdlRICondTaskParams, aclrtStream, uint32_t)
-EMU_REFUSED(aclmdlRICondHandleCreate, aclmdlRI, uint32_t, aclmdlRICondHandleFlag,
-            aclmdlRICondHandle*)
-EMU_REFUSED(aclmdlRICondHandleGetCondPtr, aclmdlRICondHandle, uint64_t**)
+void Graph::leave_flight() {
+  std::lock_guard lock(mutex_);
+  --in_flight_;
+  changed_.notify_all();
+}
+
+bool Graph::wait_landed(int timeout_ms, const char* api) {
+  std::unique_lock lock(mutex_);
+  auto landed = [&] { return in_flight_ == 0; };
+  if (landed()) return true;
+  HostWait host_wait(api);
+  host_wait.blocked();
+  return changed_.wait_for(lock, std::chrono::milliseconds(timeout_ms), landed);
+}
+
+void Graph::take_turn() {
+  std::unique_lock lock(mutex_);
+  while (running_) {
+    check_interrupted();
+    changed_.wait_for(lock, std::chrono::milliseconds(kInterruptPollMs));
+  }
+  running_ = true;
+}
+
+void Graph::end_turn() {
+  std::lock_guard lock(mutex_);
+  running_ = false;
+  changed_.notify_all();
+}
+
+HandleTable<Graph>& graphs() {
+  static auto* table = new HandleTable<Graph>(HandleKind::kGraph);
+  return *table;
+}
+
+HandleTable<TaskGroup>& task_groups() {
+  static auto* table = new HandleTable<TaskGroup>(HandleKind::kTaskGroup);
+  return *table;
+}
+
+std::string graphs_json() {
+  std::string out = "[";
+  for (const auto& graph : graphs().all()) {
+    if (graph->state != Graph::State::kReady) continue;
+    if (out.size() > 1) out += ',';
+    out += "{\"id\":" + std::to_string(graph->id()) +
+           ",\"device\":" + std::to_string(graph->device().index()) +
+           ",\"nodes\":" + std::to_string(graph->node_count()) +
+           ",\"streams\":" + std::to_string(graph->lanes.size()) +
+           ",\"events\":" + std::to_string(graph->edge_events.size()) +
+           ",\"task_groups\":" + std::to_string(graph->group_handles.size()) +
+           ",\"replays\":" + std::to_string(graph->replays) +
+           ",\"updates\":" + std::to_string(graph->updates) + '}';
+  }
+  return out + ']';
+}
+
+}  // namespace emu

@@ -8,6 +8,7 @@
 #include <mutex>
 #include <shared_mutex>
 
+#include "runtime/capture.h"
 #include "runtime/counters.h"
 #include "runtime/device.h"
 #include "runtime/error.h"

@@ -36,4 +36,11 @@ void TaskSchedule::before_task() {
   if (us) std::this_thread::sleep_for(std::chrono::microseconds(us));
 }
 
+void TaskSchedule::around_event() {
+  if (!config().schedule_seed) return;
+  // Every second time, for 50 us to 1 ms.
+  uint64_t r = mix(mix(mix(*config().schedule_seed) ^ stream_) ^ ~task_++);
+  if (r % 2) std::this_thread::sleep_for(std::chrono::microseconds(50 + (r >> 32) % 950));
+}
+
 }  // namespace emu

@@ -15,6 +15,10 @@ class TaskSchedule {
   // Sleeps before the next task of this stream where the seed says so.
   void before_task();
 
+  // Sleeps before or after an external event's record, wait or reset, more often than before other
+  // tasks: that is where a replay meets its update stream.
+  void around_event();
+
   // The delay for one task in microseconds: 15 of 16 tasks none, most others 50 us to 1 ms, a
   // few up to 4 ms, so that whole batches of another stream's tasks overtake.
   static uint32_t delay_us(uint64_t seed, int device, uint64_t stream, uint64_t task);

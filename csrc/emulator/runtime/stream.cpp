@@ -6,11 +6,13 @@
 #include <chrono>
 #include <cstdio>
 
+#include "runtime/capture.h"
 #include "runtime/counters.h"
 #include "runtime/error.h"
+#include "runtime/execute.h"
+#include "runtime/graph.h"
 #include "runtime/handles.h"
 #include "runtime/process.h"
-#include "runtime/trace.h"
 
 namespace emu {
 namespace {
@@ -66,14 +68,16 @@ void count_submission(const Task& task) {
       count(Counter::kTaskUpdates);
       break;
     case TaskKind::kCopy:  // counted by copy.cpp, which knows kinds, memory and bytes
+    case TaskKind::kGraphBranch:
       break;
   }
 }
 
 }  // namespace
 
-Stream::Stream(Device& device, uint64_t ordinal)
+Stream::Stream(Device& device, uint64_t ordinal, Ticket ticket)
     : device_(device),
+      ticket_(std::move(ticket)),
       id_(next_stream_id()),
       schedule_(device.index(), ordinal),
       worker_([this] { work(); }) {}
@@ -182,27 +186,20 @@ void Stream::work() {
   progress_.notify_all();
 }
 
-// Where a task meets the device: the place for whatever watches, delays or replaces its work.
 void Stream::run(Task& task) {
   if (!task.body) return;
   schedule_.before_task();
-  if (device_.failed() && task.kind != TaskKind::kEventRecord) return;
-  TraceTask trace(device_.index(), id_, task);
   try {
-    task.body();
+    execute(device_, task);
   } catch (const TaskInterrupted&) {
-  } catch (const std::exception& error) {
-    device_.set_failed(std::string(task.name) + " on stream " + std::to_string(id_) + ": " +
-                       error.what());
-  } catch (...) {
-    device_.set_failed(std::string(task.name) + " on stream " + std::to_string(id_) +
-                       ": unknown exception");
   }
 }
 
 void check_interrupted() {
   if (worker_stream ? worker_stream->interrupted() : exiting()) throw TaskInterrupted();
 }
+
+int32_t worker_stream_id() { return worker_stream ? worker_stream->id() : -1; }
 
 bool task_interrupted() { return worker_stream ? worker_stream->interrupted() : exiting(); }
 
@@ -225,6 +222,7 @@ aclError check_usable(const Device& device, const char* api) {
 
 aclError submit_to(Stream& stream, Task task) {
   if (aclError error = check_usable(stream.device(), task.name)) return error;
+  if (auto taken = take_for_graph(stream, task)) return *taken;
   count_submission(task);
   return stream.push(std::move(task));
 }
@@ -256,6 +254,7 @@ bool stop_all_streams() {
     }
     ended &= stream->stop(Stream::Queued::kDrop, kTimeoutMs);
   }
+  if (ended) stop_branch_streams();
   return ended;
 }
 
@@ -268,8 +267,13 @@ EMU_API aclError aclrtCreateStreamWithConfig(aclrtStream* stream, uint32_t, uint
   EMU_REQUIRE_NOT_NULL(stream);
   Device* device = emu::current_device(__func__);
   if (!device) return ACL_ERROR_RT_CONTEXT_NULL;
+  auto created = device->new_stream();
+  if (!created) {
+    return emu::fail_exhausted(ACL_ERROR_RT_NO_STREAM_RESOURCE, __func__, *device,
+                               emu::Resource::kStream);
+  }
   emu::count(emu::Counter::kStreamsCreated);
-  *stream = emu::streams().insert(device->new_stream());
+  *stream = emu::streams().insert(std::move(created));
   return ACL_SUCCESS;
 }
 
@@ -286,6 +290,7 @@ aclError destroy_stream(const char* api, aclrtStream handle, emu::Stream::Queued
     return emu::fail(ACL_ERROR_RT_PARAM_INVALID,
                      std::string(api) + ": called from a task of the stream itself");
   }
+  if (aclError error = emu::refuse_if_capturing(*stream, api)) return error;
   if (!emu::streams().erase(handle)) return emu::streams().refuse(api, handle);
   stream->device().forget_stream(stream.get());
   stream->stop(queued);
@@ -309,20 +314,30 @@ EMU_API aclError aclrtStreamAbort(aclrtStream handle) {
   EMU_ENTER();
   auto stream = emu::find_stream(handle, __func__);
   if (!stream) return ACL_ERROR_RT_INVALID_HANDLE;
+  if (aclError error = emu::refuse_if_capturing(*stream, __func__)) return error;
   stream->drop_queued();
   return ACL_SUCCESS;
 }
 
+namespace {
+
+aclError synchronize_stream(const char* api, aclrtStream handle, int timeout_ms) {
+  auto stream = emu::find_stream(handle, api);
+  if (!stream) return ACL_ERROR_RT_INVALID_HANDLE;
+  if (aclError error = emu::refuse_if_capturing(*stream, api)) return error;
+  return stream->wait(timeout_ms, api);
+}
+
+}  // namespace
+
 EMU_API aclError aclrtSynchronizeStream(aclrtStream handle) {
   EMU_ENTER();
-  auto stream = emu::find_stream(handle, __func__);
-  return stream ? stream->wait(-1, __func__) : ACL_ERROR_RT_INVALID_HANDLE;
+  return synchronize_stream(__func__, handle, -1);
 }
 
 EMU_API aclError aclrtSynchronizeStreamWithTimeout(aclrtStream handle, int32_t timeout_ms) {
   EMU_ENTER();
-  auto stream = emu::find_stream(handle, __func__);
-  return stream ? stream->wait(timeout_ms, __func__) : ACL_ERROR_RT_INVALID_HANDLE;
+  return synchronize_stream(__func__, handle, timeout_ms);
 }
 
 namespace {
@@ -330,6 +345,7 @@ namespace {
 aclError synchronize_device(int timeout_ms, const char* api) {
   Device* device = emu::current_device(api);
   if (!device) return ACL_ERROR_RT_CONTEXT_NULL;
+  if (aclError error = emu::refuse_if_any_capturing(*device, api)) return error;
   auto until = std::chrono::steady_clock::now() + std::chrono::milliseconds(timeout_ms);
   emu::HostWait host_wait(api);
   for (const auto& stream : device->streams()) {
@@ -366,6 +382,7 @@ EMU_API aclError aclrtStreamQuery(aclrtStream handle, aclrtStreamStatus* status)
   EMU_REQUIRE_NOT_NULL(status);
   auto stream = emu::find_stream(handle, __func__);
   if (!stream) return ACL_ERROR_RT_INVALID_HANDLE;
+  if (aclError error = emu::refuse_if_capturing(*stream, __func__)) return error;
   emu::count(emu::Counter::kStreamQueries);
   *status = stream->idle() ? ACL_STREAM_STATUS_COMPLETE : ACL_STREAM_STATUS_NOT_READY;
   return emu::check_usable(stream->device(), __func__);

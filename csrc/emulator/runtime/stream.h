@@ -10,9 +10,12 @@
 #include <memory>
 #include <mutex>
 #include <stdexcept>
+#include <string>
 #include <thread>
+#include <vector>
 
 #include "runtime/api.h"
+#include "runtime/budget.h"
 #include "runtime/device.h"
 #include "runtime/schedule.h"
 
@@ -23,9 +26,26 @@ struct TaskInterrupted : std::runtime_error {
   TaskInterrupted() : std::runtime_error("the stream was torn down") {}
 };
 
+class Graph;
+struct TaskGroup;
+
+// What a graph has to do with a stream: see capture.h and task_group.h. Guarded by the capture lock,
+// but for `kind`, which may be read without it.
+struct GraphUse {
+  enum class Kind : uint8_t { kNone, kCapture, kUpdate };
+
+  std::atomic<Kind> kind{Kind::kNone};
+  std::shared_ptr<Graph> graph;  // kCapture
+  size_t lane = 0;
+  void* handle = nullptr;            // of the graph; on the stream that the capture began on
+  std::shared_ptr<TaskGroup> group;  // that is open (kCapture), that is updated (kUpdate)
+  std::vector<std::shared_ptr<const Task>> update_tasks;
+  std::string update_error;
+};
+
 class Stream {
  public:
-  Stream(Device& device, uint64_t ordinal);
+  Stream(Device& device, uint64_t ordinal, Ticket ticket);
   ~Stream();
   Stream(const Stream&) = delete;
   Stream& operator=(const Stream&) = delete;
@@ -55,12 +75,14 @@ class Stream {
   bool interrupted() const;
 
   std::atomic<uint64_t> report_thread{0};  // aclrtSubscribeReport
+  GraphUse graph_use;
 
  private:
   void work();
   void run(Task& task);
 
   Device& device_;
+  const Ticket ticket_;
   const int32_t id_;
   TaskSchedule schedule_;
   mutable std::mutex mutex_;
@@ -81,6 +103,9 @@ class Stream {
 // least every kInterruptPollMs.
 void check_interrupted();
 inline constexpr int kInterruptPollMs = 10;
+
+// On a worker: the id of its stream; -1 elsewhere.
+int32_t worker_stream_id();
 
 // The stream behind a handle; null means the current device's default stream. Null (message set)
 // if the handle is not valid.
