@@ -8,6 +8,7 @@ decisions.py records, kernels/ and layers/ replace) and only given here.
 from __future__ import annotations
 
 import os
+import sys
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
@@ -16,7 +17,13 @@ from vllm.logger import init_logger
 from vllm.platforms.interface import Platform, PlatformEnum
 
 from vllm_ascend_mrv2 import envs
-from vllm_ascend_mrv2.compat import bad_words_limit, device_argument, pins, triton_gate
+from vllm_ascend_mrv2.compat import (
+    bad_words_limit,
+    device_argument,
+    pins,
+    triton_gate,
+    unknown_parameters,
+)
 
 if TYPE_CHECKING:
     from argparse import ArgumentParser
@@ -152,6 +159,9 @@ class NPUPlatform(Platform):
         cls._choose_model_runner()
         device_argument.wrap_engine_args(cls.device_type)
         bad_words_limit.install()
+        # Only a process that serves requests has the protocol, or is about to load it.
+        if parser is not None or "vllm.entrypoints.openai.completion.protocol" in sys.modules:
+            unknown_parameters.install()
         if parser is not None:
             device_argument.add_device_argument(parser, cls.device_type)
 

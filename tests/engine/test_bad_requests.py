@@ -94,10 +94,10 @@ def test_a_request_for_what_is_refused_is_refused_alone(server: Server) -> None:
 
 
 def test_bad_words_beyond_cores_table_are_refused_before_the_worker(server: Server) -> None:
-    words = [letter * 15 for letter in "abcdefghijklmnopqrstuvwxyz" * 4]
+    words = [(one + two) * 8 for one in "abcdefghij" for two in "abcdefghij"]  # 1600 tokens
     answer = ask(server, prompt="hello", max_tokens=2, bad_words=words)
     assert answer.status_code == 400, answer.text
-    assert "bad_words have 15" in answer.json()["error"]["message"]
+    assert "bad_words have 1600 tokens" in answer.json()["error"]["message"]
 
 
 def test_an_unknown_parameter_is_refused_by_the_client(server: Server) -> None:
@@ -105,12 +105,35 @@ def test_an_unknown_parameter_is_refused_by_the_client(server: Server) -> None:
         server.client().completions.create(model=MODEL_NAME, prompt="hello", temprature=1)
 
 
-def test_an_unknown_parameter_in_the_body_changes_nothing(server: Server) -> None:
-    """Core's protocol allows extra fields, as OpenAI's does, and ignores them."""
-    request = {"prompt": "hello", "max_tokens": 4, "ignore_eos": True}
-    plain, extra = ask(server, **request), ask(server, **request, temprature=3)
+@pytest.mark.parametrize(
+    ("path", "prompt"),
+    [
+        ("completions", {"prompt": "hello"}),
+        ("chat/completions", {"messages": [{"role": "user", "content": "hello"}]}),
+    ],
+)
+def test_an_unknown_parameter_in_the_body_is_refused(
+    server: Server, path: str, prompt: dict[str, Any]
+) -> None:
+    answer = ask(server, path, **prompt, max_tokens=4, temprature=3)
+    assert answer.status_code == 400, answer.text
+    message = answer.json()["error"]["message"]
+    assert "'temprature'" in message
+    assert "did you mean 'temperature'" in message
+
+
+def test_a_parameter_that_only_openai_knows_changes_nothing(server: Server) -> None:
+    """Clients send them (`store`, `metadata`), and core has always taken and ignored them."""
+    chat: dict[str, Any] = {
+        "messages": [{"role": "user", "content": "hello"}],
+        "max_tokens": 4,
+        "ignore_eos": True,
+    }
+    plain = ask(server, "chat/completions", **chat)
+    extra = ask(server, "chat/completions", **chat, store=False, safety_identifier="x")
     assert extra.status_code == 200, extra.text
-    assert extra.json()["choices"][0]["text"] == plain.json()["choices"][0]["text"]
+    content = [a.json()["choices"][0]["message"]["content"] for a in (plain, extra)]
+    assert content[0] == content[1]
 
 
 def test_a_body_that_is_no_json_is_refused(server: Server) -> None:

@@ -59,7 +59,9 @@ class AscendModelRunner(GPUModelRunner):
             self.seq_lens_mirror.remove(row)
         return super()._remove_request(req_id)
 
-    def prepare_inputs(self, scheduler_output: SchedulerOutput, *args, **kwargs) -> InputBatch:
+    def prepare_inputs(
+        self, scheduler_output: SchedulerOutput, *args: Any, **kwargs: Any
+    ) -> InputBatch:
         input_batch = super().prepare_inputs(scheduler_output, *args, **kwargs)
         self._publish_seq_lens(input_batch)
         return input_batch
