@@ -3,12 +3,22 @@
 // the errors. No operator may be defined here.
 #include "ops/operator.h"
 
+#include <ATen/Parallel.h>
 #include <c10/core/InferenceMode.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <cstring>
 #include <memory>
 #include <string_view>
+#include <thread>
+
+// Of the OpenMP and MKL that torch brings; absent in a torch without them. Both set the count of
+// the calling thread only, so that the application's own operators keep theirs.
+extern "C" {
+__attribute__((weak)) void omp_set_num_threads(int);
+__attribute__((weak)) int MKL_Set_Num_Threads_Local(int);
+}
 
 namespace emu::ops {
 namespace {
@@ -26,16 +36,30 @@ bool phase1_errors_are_dropped() {
   return dropped;
 }
 
+// Stream workers share the processors with the threads that feed them, and OpenMP's threads spin:
+// by default an operator uses half of the processors. OMP_NUM_THREADS, if set, decides instead.
+void settle_thread_count() {
+  thread_local const bool settled = [] {
+    if (std::getenv("OMP_NUM_THREADS") == nullptr) {
+      at::get_num_threads();  // ATen's own initialisation of this thread comes first
+      const int threads = std::max(1U, std::thread::hardware_concurrency() / 2);
+      if (omp_set_num_threads != nullptr) {
+        omp_set_num_threads(threads);
+      }
+      if (MKL_Set_Num_Threads_Local != nullptr) {
+        MKL_Set_Num_Threads_Local(threads);
+      }
+    }
+    return true;
+  }();
+  static_cast<void>(settled);
+}
+
 int report(int code, const std::string& text) {
   if (phase1_errors_are_dropped()) {
     poison(text + " (in TASK_QUEUE_ENABLE=2 torch_npu would go on without this result)");
   }
   return fail(code, text);
-}
-
-bool is_plain_format(aclFormat format) {
-  return format == ACL_FORMAT_ND || format == ACL_FORMAT_NCHW || format == ACL_FORMAT_NHWC ||
-         format == ACL_FORMAT_NCDHW || format == ACL_FORMAT_NCL || format == ACL_FORMAT_UNDEFINED;
 }
 
 // Bytes from the first to the last element of a view.
@@ -51,6 +75,11 @@ size_t extent_bytes(const aclTensor& tensor) {
 }
 
 }  // namespace
+
+bool is_plain_format(aclFormat format) {
+  return format == ACL_FORMAT_ND || format == ACL_FORMAT_NCHW || format == ACL_FORMAT_NHWC ||
+         format == ACL_FORMAT_NCDHW || format == ACL_FORMAT_NCL || format == ACL_FORMAT_UNDEFINED;
+}
 
 Tensor Loader::view(const aclTensor* handle, Access access) {
   require(is_plain_format(handle->format), "argument ", position_, " has the private format ",
@@ -89,6 +118,17 @@ TensorVector Loader::tensors(const aclTensorList* handle, Access access) {
   return views;
 }
 
+AnyFormat Loader::any_format(const aclTensor* handle, Access access) {
+  checked(handle, false);
+  aclTensor storage;
+  storage.sizes = is_plain_format(handle->format) ? handle->sizes : handle->storage_sizes;
+  storage.strides = at::IntArrayRef(c10::contiguous_strides(storage.sizes)).vec();
+  storage.offset = handle->offset;
+  storage.dtype = handle->dtype;
+  storage.address = handle->address;
+  return {view(&storage, access), handle->sizes, handle->format};
+}
+
 std::vector<Scalar> Argument<std::vector<Scalar>>::load(Loader& loader, C handle) {
   std::vector<Scalar> values;
   if (loader.checked(handle, true) != nullptr) {
@@ -113,14 +153,16 @@ void DynamicOut::set(const Tensor& value) const {
 }
 
 int plan(const char* name, std::function<void()> body, std::vector<ByteRange> accesses,
-         uint64_t* workspace_size, aclOpExecutor** executor) {
+         bool decides_shape, uint64_t* workspace_size, aclOpExecutor** executor) {
   require(workspace_size != nullptr && executor != nullptr, "workspaceSize or executor is null");
   auto planned = std::make_unique<aclOpExecutor>();
   planned->task.name = name;
   planned->task.kind = TaskKind::kOperator;
   planned->task.accesses = std::move(accesses);
+  planned->task.essential = decides_shape;
   planned->task.body = [name, body = std::move(body)] {
     c10::InferenceMode no_autograd;
+    settle_thread_count();
     try {
       body();
     } catch (const c10::Error& error) {

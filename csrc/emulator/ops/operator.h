@@ -12,8 +12,9 @@
 // Parameter types: In, OptIn, InList read device memory; Out, OptOut, OutList write it; InOut,
 // InOutList do both; DynamicOut is an output whose shape the operator decides (Nonzero, Unique).
 // at::Scalar, std::optional<at::Scalar>, Ints, OptInts, Floats, Bools, at::ScalarType, String and
-// plain numbers are values. The width of a number and float against double are part of the ABI:
-// they must be what torch_npu passes at its call.
+// plain numbers are values; AnyFormat and AnyFormatOut are tensors in a private format too. The
+// width of a number and float against double are part of the ABI: they must be what torch_npu
+// passes at its call.
 //
 // Outputs have their final shape when phase 1 runs, and an operator that would resize one is an
 // error. No operator may be defined here.
@@ -63,6 +64,15 @@ struct DynamicOut {
   // Copies `value` into the memory of the handle and gives the handle its shape.
   void set(const Tensor& value) const;
 };
+// A tensor in any format: its storage as it lies in memory, and the shape that it stands for.
+struct AnyFormat {
+  Tensor storage;
+  std::vector<int64_t> sizes;
+  aclFormat format;
+};
+struct AnyFormatOut : AnyFormat {};
+// Whether a tensor of this format is its elements in the order of its strides.
+bool is_plain_format(aclFormat format);
 using Ints = const std::vector<int64_t>&;
 using OptInts = const std::optional<std::vector<int64_t>>&;
 using Floats = const std::vector<float>&;
@@ -92,6 +102,7 @@ class Loader {
   enum class Access : uint8_t { kRead, kWrite, kReadWrite };
   Tensor tensor(const aclTensor* handle, Access access, bool optional);
   TensorVector tensors(const aclTensorList* handle, Access access);
+  AnyFormat any_format(const aclTensor* handle, Access access);
   template <class T>
   const T* checked(const T* handle, bool optional) {
     ++position_;
@@ -165,6 +176,20 @@ struct Argument<DynamicOut> {
   }
 };
 template <>
+struct Argument<AnyFormat> {
+  using C = const aclTensor*;
+  static AnyFormat load(Loader& loader, C handle) {
+    return loader.any_format(handle, Loader::Access::kRead);
+  }
+};
+template <>
+struct Argument<AnyFormatOut> {
+  using C = const aclTensor*;
+  static AnyFormatOut load(Loader& loader, C handle) {
+    return {loader.any_format(handle, Loader::Access::kWrite)};
+  }
+};
+template <>
 struct Argument<Scalar> {
   using C = const aclScalar*;
   static Scalar load(Loader& loader, C handle) { return loader.checked(handle, false)->value; }
@@ -233,8 +258,10 @@ namespace emu::ops {
 
 // What phase 1 returns: success and a new executor, or the error with the operator's name before
 // it.
+// `decides_shape`: the host reads the shape of an output, so that the operator runs even where the
+// device computes nothing (ASCEND_EMU_COMPUTE=0).
 int plan(const char* name, std::function<void()> body, std::vector<ByteRange> accesses,
-         uint64_t* workspace_size, aclOpExecutor** executor);
+         bool decides_shape, uint64_t* workspace_size, aclOpExecutor** executor);
 int refuse(const char* name, const std::exception& error);
 int refuse_unimplemented(const char* name, const char* where_to_add);
 // Phase 2. Consumes the executor.
@@ -284,7 +311,8 @@ struct Signature {
           [body, loaded = std::move(loaded)]() mutable {
             run(body, loaded, std::index_sequence_for<Params...>{});
           },
-          loader.take_accesses(), workspace_size, executor);
+          loader.take_accesses(), (std::is_same_v<std::decay_t<Params>, DynamicOut> || ...),
+          workspace_size, executor);
     } catch (const std::exception& error) {
       return refuse(name, error);
     }

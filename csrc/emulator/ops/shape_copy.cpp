@@ -1,5 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Filling, copying, converting, joining and rearranging tensors. No arithmetic.
+#include <chrono>
+#include <thread>
+
 #include "ops/operator.h"
 
 using namespace emu::ops;
@@ -12,6 +15,13 @@ OPERATOR(aclnnInplaceFillScalar, [](Out self, const Scalar& value) { self.fill_(
 OPERATOR(aclnnInplaceFillTensor, [](Out self, In value) { self.fill_(value.reshape({})); })
 OPERATOR(aclnnInplaceFillDiagonal,
          [](InOut self, const Scalar& value, bool wrap) { self.fill_diagonal_(value, wrap); })
+
+// Keeps the stream busy without computing. A cycle is taken as a nanosecond.
+OPERATOR(aclnnSleep, [](Ints cycles) {
+  for (const int64_t count : cycles) {
+    std::this_thread::sleep_for(std::chrono::nanoseconds(count));
+  }
+})
 
 OPERATOR(aclnnArange, [](const Scalar& start, const Scalar& end, const Scalar& step, Out out) {
   at::arange_out(out, start, end, step);

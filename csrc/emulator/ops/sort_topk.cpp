@@ -1,7 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // Ordering: sort, top-k, unique values, search in sorted data, and the sampling filters built on
 // it.
+#include <ATen/Parallel.h>
+
+#include <algorithm>
+#include <cmath>
+#include <functional>
 #include <limits>
+#include <vector>
 
 #include "ops/operator.h"
 
@@ -14,25 +20,80 @@ void copy_values_and_indices(const Pair& result, Tensor values, Tensor indices) 
   indices.copy_(std::get<1>(result));
 }
 
-// Keeps of each row the `k` largest logits (ties at the k-th value stay) and then, of the softmax
-// of what is left, the smallest set of largest probabilities that reaches `p`; always the largest
-// one. logits [rows, vocab]; k [rows] integer; p [rows] floating. Dropped logits become -inf.
+// A token of one row, ordered by logit and, among equal ones, by index: larger is kept longer.
+struct Candidate {
+  float logit;
+  int32_t token;
+  bool operator>(const Candidate& other) const {
+    return logit != other.logit ? logit > other.logit : token > other.token;
+  }
+};
+
+// Keeps the `k` largest logits (those that equal the k-th stay) and then, of the softmax of what is
+// left, the fewest of the largest whose sum reaches `p`; the largest always. Writes -inf elsewhere.
+// Does not sort the vocabulary: looks at the largest few, and at more only if `p` asks for more.
+void filter_row(const float* logits, int64_t vocab, int64_t k, double p, float* out) {
+  constexpr size_t kFirstLook = 256;
+  std::vector<Candidate> order(static_cast<size_t>(vocab));
+  for (int64_t token = 0; token < vocab; ++token) {
+    order[token] = {logits[token], static_cast<int32_t>(token)};
+  }
+  const auto larger = std::greater<Candidate>();
+  if (k < vocab) {
+    std::nth_element(order.begin(), order.begin() + (k - 1), order.end(), larger);
+    const float smallest_kept = order[k - 1].logit;
+    const auto end = std::partition(order.begin() + k, order.end(),
+                                    [&](const Candidate& c) { return c.logit >= smallest_kept; });
+    order.erase(end, order.end());
+  }
+  size_t kept = order.size();
+  if (p < 1.0) {
+    const float top = std::max_element(order.begin(), order.end(), [](auto& a, auto& b) {
+                        return a.logit < b.logit;
+                      })->logit;
+    double total = 0;
+    for (const Candidate& candidate : order) {
+      total += std::exp(static_cast<double>(candidate.logit) - top);
+    }
+    double sum = 0;
+    kept = 0;
+    size_t sorted = 0;
+    while (kept < order.size() && (kept == 0 || sum < p * total)) {
+      if (kept == sorted) {
+        const size_t look = std::min(order.size(), std::max(kFirstLook, sorted * 8));
+        std::partial_sort(order.begin() + sorted, order.begin() + look, order.end(), larger);
+        sorted = look;
+      }
+      sum += std::exp(static_cast<double>(order[kept].logit) - top);
+      ++kept;
+    }
+  }
+  std::fill(out, out + vocab, -std::numeric_limits<float>::infinity());
+  for (size_t i = 0; i < kept; ++i) {
+    out[order[i].token] = order[i].logit;
+  }
+}
+
+// logits [rows, vocab]; k [rows] integer; p [rows] floating. Float32 result.
 Tensor keep_top_k_top_p(const Tensor& logits, const std::optional<Tensor>& k,
                         const std::optional<Tensor>& p) {
-  constexpr double kDropped = -std::numeric_limits<double>::infinity();
-  const int64_t vocab = logits.size(-1);
-  auto [sorted, order] = at::sort(logits.to(at::kFloat), /*stable=*/true, -1, /*descending=*/false);
-  if (k) {
-    const Tensor kept = k->to(at::kLong).reshape({-1, 1}).clamp(1, vocab);
-    const Tensor threshold = sorted.gather(-1, vocab - kept);
-    sorted = sorted.masked_fill(sorted.lt(threshold), kDropped);
-  }
-  if (p) {
-    const Tensor below = sorted.softmax(-1).cumsum(-1).le(1 - p->to(at::kFloat).reshape({-1, 1}));
-    below.select(-1, vocab - 1).fill_(false);
-    sorted = sorted.masked_fill(below, kDropped);
-  }
-  return at::empty_like(sorted).scatter_(-1, order, sorted);
+  const Tensor source = logits.to(at::kFloat).contiguous();
+  const int64_t rows = source.size(0);
+  const int64_t vocab = source.size(1);
+  const Tensor kept = k ? k->to(at::kLong).contiguous() : Tensor();
+  const Tensor share = p ? p->to(at::kDouble).contiguous() : Tensor();
+  Tensor result = at::empty_like(source);
+  const float* in = source.const_data_ptr<float>();
+  float* out = result.mutable_data_ptr<float>();
+  at::parallel_for(0, rows, 1, [&](int64_t begin, int64_t end) {
+    for (int64_t row = begin; row < end; ++row) {
+      const int64_t count =
+          k ? std::clamp<int64_t>(kept.const_data_ptr<int64_t>()[row], 1, vocab) : vocab;
+      filter_row(in + row * vocab, vocab, count, p ? share.const_data_ptr<double>()[row] : 1.0,
+                 out + row * vocab);
+    }
+  });
+  return result;
 }
 
 void check_top_k_top_p(In logits, OptIn p, OptIn k, Out out) {
