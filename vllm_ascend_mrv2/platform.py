@@ -30,7 +30,8 @@ if TYPE_CHECKING:
 
     from vllm.config import VllmConfig
 
-logger = init_logger(__name__)
+# A child of the logger that vLLM configures: others are silent below WARNING.
+logger = init_logger(f"vllm.{__name__}")
 
 
 class NPUPlatform(Platform):

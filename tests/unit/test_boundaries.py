@@ -77,6 +77,12 @@ def test_the_plugin_does_not_know_the_emulator(path: Path) -> None:
         assert "emu_" not in text
 
 
+@pytest.mark.parametrize("path", modules(), ids=lambda p: str(p.relative_to(PACKAGE)))
+def test_loggers_are_children_of_the_one_vllm_configures(path: Path) -> None:
+    """Any other logger's INFO, the start-up record among it, is not shown."""
+    assert "init_logger(__name__)" not in path.read_text()
+
+
 def test_importing_the_package_loads_nothing() -> None:
     code = (
         f"import sys, {NAME}; "

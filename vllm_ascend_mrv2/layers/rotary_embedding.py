@@ -16,7 +16,8 @@ import torch
 import torch_npu
 from vllm.logger import init_logger
 
-logger = init_logger(__name__)
+# A child of the logger that vLLM configures: others are silent below WARNING.
+logger = init_logger(f"vllm.{__name__}")
 
 # torch_npu's documentation of npu_mrope: rotary_dim is a multiple of this, by dtype.
 ROTARY_DIM_MULTIPLES: dict[torch.dtype, int] = {

@@ -27,7 +27,8 @@ from vllm_ascend_mrv2.runner.seq_lens import (
     decide_seq_lens,
 )
 
-logger = init_logger(__name__)
+# A child of the logger that vLLM configures: others are silent below WARNING.
+logger = init_logger(f"vllm.{__name__}")
 
 
 class AscendModelRunner(GPUModelRunner):
