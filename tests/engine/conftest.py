@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -56,6 +57,21 @@ def checkpoint_of(
         return tiny(case.model, case.dtype)
 
     return path
+
+
+@pytest.fixture(scope="session")
+def engine_config() -> Callable[..., Any]:
+    """argv of `vllm serve` -> the finished VllmConfig, as the server makes it at its start."""
+    from vllm.engine.arg_utils import AsyncEngineArgs
+    from vllm.utils.argparse_utils import FlexibleArgumentParser
+
+    parser = AsyncEngineArgs.add_cli_args(FlexibleArgumentParser())
+
+    def make(*arguments: str | Path) -> Any:
+        parsed = parser.parse_args([str(argument) for argument in arguments])
+        return AsyncEngineArgs.from_cli_args(parsed).create_engine_config()
+
+    return make
 
 
 class ServerPool:

@@ -51,19 +51,16 @@ def test_another_device_ends_the_command() -> None:
 
 def test_run_batch_answers_each_line(model: Path, tmp_path: Path) -> None:
     asked, answered = tmp_path / "in.jsonl", tmp_path / "out.jsonl"
+    hello = [{"role": "user", "content": "hello"}]
     lines = [
         {
             "custom_id": f"request-{index}",
             "method": "POST",
-            "url": url,
-            "body": {"model": str(model), "max_tokens": 5, "temperature": 0, **body},
+            "url": "/v1/chat/completions",
+            "body": {"model": str(model), "messages": hello, "temperature": 0, **body},
         }
-        for index, (url, body) in enumerate(
-            [
-                ("/v1/chat/completions", {"messages": [{"role": "user", "content": "hello"}]}),
-                ("/v1/completions", {"prompt": "the sea", "ignore_eos": True}),
-                ("/v1/completions", {"prompt": "too long", "max_tokens": 100000}),
-            ]
+        for index, body in enumerate(
+            [{"max_tokens": 5}, {"max_tokens": 5, "ignore_eos": True}, {"temperature": -1}]
         )
     ]
     asked.write_text("".join(json.dumps(line) + "\n" for line in lines))
@@ -75,10 +72,11 @@ def test_run_batch_answers_each_line(model: Path, tmp_path: Path) -> None:
         result["custom_id"]: result for result in map(json.loads, answered.read_text().splitlines())
     }
     assert sorted(results) == ["request-0", "request-1", "request-2"]
-    chat, completion, refused = (results[f"request-{index}"]["response"] for index in range(3))
-    assert chat["body"]["choices"][0]["message"]["content"]
-    assert completion["body"]["usage"]["completion_tokens"] == 5
-    assert results["request-2"]["error"] or refused["status_code"] == 400
+    first, second = (results[f"request-{index}"]["response"]["body"] for index in range(2))
+    assert first["choices"][0]["message"]["content"]
+    assert second["usage"]["completion_tokens"] == 5
+    refused = results["request-2"]
+    assert refused["response"]["status_code"] == 400 or "temperature" in json.dumps(refused)
 
 
 def test_bench_throughput_counts_its_tokens(model: Path, tmp_path: Path) -> None:
@@ -94,11 +92,12 @@ def test_bench_throughput_counts_its_tokens(model: Path, tmp_path: Path) -> None
     assert result["tokens_per_second"] > 0
 
 
-def test_bench_latency_measures(model: Path, tmp_path: Path) -> None:
+def test_bench_latency_measures(smollm2: Path, tmp_path: Path) -> None:
+    """With a real vocabulary: core draws its prompts from the first 10,000 ids."""
     out = tmp_path / "latency.json"
     ran = vllm(
-        *("bench", "latency", "--device", "npu", "--model", model, *SMALL),
-        *("--input-len", "16", "--output-len", "8", "--batch-size", "2"),
+        *("bench", "latency", "--device", "npu", "--model", smollm2, *SMALL),
+        *("--input-len", "16", "--output-len", "4", "--batch-size", "2"),
         *("--num-iters-warmup", "1", "--num-iters", "2", "--output-json", out),
     )
     assert ran.code == 0, ran.output[-6000:]

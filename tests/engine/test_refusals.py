@@ -121,21 +121,6 @@ def test_every_row_of_the_support_table_is_asked_for() -> None:
     assert {ask.feature for ask in ASKS} - NOT_ROWS == {row.feature for row in support.REFUSALS}
 
 
-@pytest.fixture(scope="module")
-def engine_config() -> Callable[..., Any]:
-    """argv of `vllm serve` -> the finished VllmConfig, as the server makes it."""
-    from vllm.engine.arg_utils import AsyncEngineArgs
-    from vllm.utils.argparse_utils import FlexibleArgumentParser
-
-    parser = AsyncEngineArgs.add_cli_args(FlexibleArgumentParser())
-
-    def make(*arguments: str) -> Any:
-        parsed = parser.parse_args(list(arguments))
-        return AsyncEngineArgs.from_cli_args(parsed).create_engine_config()
-
-    return make
-
-
 @pytest.fixture
 def model(tiny: Callable[[str, str], Path]) -> Path:
     return tiny("qwen3", "float32")
