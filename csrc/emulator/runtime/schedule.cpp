@@ -1,9 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "runtime/schedule.h"
 
+#include <atomic>
 #include <chrono>
+#include <optional>
 #include <thread>
 
+#include "runtime/api.h"
 #include "runtime/config.h"
 
 namespace emu {
@@ -15,6 +18,22 @@ uint64_t mix(uint64_t x) {
   x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9ull;
   x = (x ^ (x >> 27)) * 0x94D049BB133111EBull;
   return x ^ (x >> 31);
+}
+
+struct Seed {
+  std::atomic<bool> on{config().schedule_seed.has_value()};
+  std::atomic<uint64_t> value{config().schedule_seed.value_or(0)};
+};
+
+Seed& seed_setting() {
+  static auto* instance = new Seed;
+  return *instance;
+}
+
+std::optional<uint64_t> current_seed() {
+  const Seed& seed = seed_setting();
+  if (!seed.on.load(std::memory_order_relaxed)) return std::nullopt;
+  return seed.value.load(std::memory_order_relaxed);
 }
 
 }  // namespace
@@ -31,16 +50,23 @@ uint32_t TaskSchedule::delay_us(uint64_t seed, int device, uint64_t stream, uint
 }
 
 void TaskSchedule::before_task() {
-  if (!config().schedule_seed) return;
-  uint32_t us = delay_us(*config().schedule_seed, device_, stream_, task_++);
+  auto seed = current_seed();
+  if (!seed) return;
+  uint32_t us = delay_us(*seed, device_, stream_, task_++);
   if (us) std::this_thread::sleep_for(std::chrono::microseconds(us));
 }
 
 void TaskSchedule::around_event() {
-  if (!config().schedule_seed) return;
+  auto seed = current_seed();
+  if (!seed) return;
   // Every second time, for 50 us to 1 ms.
-  uint64_t r = mix(mix(mix(*config().schedule_seed) ^ stream_) ^ ~task_++);
+  uint64_t r = mix(mix(mix(*seed) ^ stream_) ^ ~task_++);
   if (r % 2) std::this_thread::sleep_for(std::chrono::microseconds(50 + (r >> 32) % 950));
 }
 
 }  // namespace emu
+
+EMU_API void emu_set_schedule_seed(uint64_t seed, int on) {
+  emu::seed_setting().value = seed;
+  emu::seed_setting().on = on != 0;
+}

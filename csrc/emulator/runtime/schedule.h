@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // The adversarial scheduler: delays before tasks, chosen from (seed, stream, task) alone, so that
 // a seed is a bug report. Off unless ASCEND_EMU_SCHEDULE_SEED is set.
+//
+// In-process API: void emu_set_schedule_seed(uint64_t seed, int on) replaces that setting, for
+// tests that fork a process with torch already imported for each seed.
 #pragma once
 
 #include <cstdint>

@@ -18,68 +18,14 @@
 #include "runtime/api.h"
 #include "runtime/handles.h"
 #include "runtime/schedule.h"
+#include "tests/check.h"
 
-EMU_API size_t emu_counters_json(char* buffer, size_t bytes);
 EMU_API void emu_counters_reset();
 EMU_API int emu_step_begin(const char* label);
 EMU_API int emu_step_end();
 EMU_API uint64_t emu_pinned_allocations();
 
 namespace {
-
-#define CHECK(condition)                                                             \
-  do {                                                                               \
-    if (!(condition)) {                                                              \
-      std::fprintf(stderr, "%s:%d: not true: %s\n", __FILE__, __LINE__, #condition); \
-      std::abort();                                                                  \
-    }                                                                                \
-  } while (0)
-
-#define OK(call)                                                                          \
-  do {                                                                                    \
-    if (aclError error = (call)) {                                                        \
-      const char* message = aclGetRecentErrMsg();                                         \
-      std::fprintf(stderr, "%s:%d: %s: error %d: %s\n", __FILE__, __LINE__, #call, error, \
-                   message ? message : "(no message)");                                   \
-      std::abort();                                                                       \
-    }                                                                                     \
-  } while (0)
-
-// The call fails with `code`, and the message contains `text`.
-#define FAILS(call, code, text)                                                                    \
-  do {                                                                                             \
-    aclError error = (call);                                                                       \
-    const char* message = aclGetRecentErrMsg();                                                    \
-    if (error != (code) || !message || !std::strstr(message, text)) {                              \
-      std::fprintf(stderr, "%s:%d: %s: error %d: %s; expected %d: ...%s...\n", __FILE__, __LINE__, \
-                   #call, error, message ? message : "(no message)", code, text);                  \
-      std::abort();                                                                                \
-    }                                                                                              \
-  } while (0)
-
-aclrtStream make_stream() {
-  aclrtStream stream = nullptr;
-  OK(aclrtCreateStream(&stream));
-  return stream;
-}
-
-aclrtEvent make_event(uint32_t flags = ACL_EVENT_SYNC) {
-  aclrtEvent event = nullptr;
-  OK(aclrtCreateEventExWithFlag(&event, flags));
-  return event;
-}
-
-void run(aclrtStream stream, std::function<void()> body, const char* name = "test_operator") {
-  OK(emu::submit(stream, {name, emu::TaskKind::kOperator, std::move(body), {}}));
-}
-
-std::string counters() {
-  std::string text(emu_counters_json(nullptr, 0) + 4096, '\0');
-  text.resize(emu_counters_json(text.data(), text.size()) - 1);
-  return text;
-}
-
-void sleep_ms(int ms) { std::this_thread::sleep_for(std::chrono::milliseconds(ms)); }
 
 void handles() {
   FAILS(aclrtCreateStream(nullptr), ACL_ERROR_RT_CONTEXT_NULL - 2, "null");
