@@ -18,7 +18,7 @@ from benchmarks.steady_decode import Measurement, measure
 from vllm_ascend_mrv2.cli.models import tiny
 
 # What is measured side by side: name -> engine arguments.
-MODES: dict[str, dict[str, object]] = {"eager": {"enforce_eager": True}}
+MODES: dict[str, dict[str, object]] = {"eager": {"enforce_eager": True}, "graph": {}}
 
 
 def _table(rows: list[Measurement]) -> Table:

@@ -20,7 +20,6 @@ from rich.console import Console
 from rich.table import Table
 
 from vllm_ascend_mrv2 import envs
-from vllm_ascend_mrv2.support import GRAPHS_WHY
 
 PINNING_WHY_NOT = (
     "asynchronous copies from pinned memory are not proven on CANN (they hung or read the next "
@@ -60,6 +59,19 @@ def seq_lens_decision() -> Decision:
     )
 
 
+def graph_decision(config: Any) -> Decision:
+    """Which batches replay a captured graph."""
+    mode = config.compilation_config.cudagraph_mode.name
+    if mode == "NONE":
+        return Decision("graphs", "none (eager)", "asked for by --enforce-eager or cudagraph_mode")
+    sizes = config.compilation_config.cudagraph_capture_sizes
+    return Decision(
+        "graphs",
+        f"{mode}, {len(sizes)} sizes up to {max(sizes, default=0)}",
+        "attention takes host lengths, so only decode batches are captured",
+    )
+
+
 def device_decision() -> Decision:
     """Which device library is loaded, and whether it is an emulation."""
     library = _loaded_library("libascendcl.so")
@@ -94,7 +106,7 @@ def collect(config: Any) -> list[Decision]:
         ),
         device_decision(),
         Decision("model runner", "V2", "the only runner of this plugin"),
-        Decision("graphs", "none (eager)", GRAPHS_WHY),
+        graph_decision(config),
         Decision("torch.compile", "off", "not verified on this device"),
         Decision(
             "async scheduling",

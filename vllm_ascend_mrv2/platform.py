@@ -103,6 +103,10 @@ class NPUPlatform(Platform):
             names = ", ".join(str(known).removeprefix("torch.") for known in SUPPORTED_DTYPES)
             raise ValueError(f"dtype {dtype} is not supported on this device; use one of {names}.")
 
+    @classmethod
+    def support_static_graph_mode(cls) -> bool:
+        return True
+
     # -- hooks of core ------------------------------------------------------------------------
 
     @classmethod
@@ -115,16 +119,22 @@ class NPUPlatform(Platform):
 
     @classmethod
     def register_triton_kernel_overrides(cls) -> None:
-        from vllm_ascend_mrv2.compat import runner_names, torch_cuda
-
-        triton_gate.open_worker_gate()
-        torch_cuda.install()
         from vllm_ascend_mrv2 import kernels, layers
+        from vllm_ascend_mrv2.compat import runner_names, torch_cuda
+        from vllm_ascend_mrv2.graph import capture, manager
         from vllm_ascend_mrv2.runner.output import AscendAsyncOutput
 
+        triton_gate.open_worker_gate()
+        torch_cuda.install({"CUDAGraph": capture.CapturedGraph, "graph": capture.capture})
         kernels.register()
         layers.register()
-        runner_names.install({"AsyncOutput": AscendAsyncOutput})
+        runner_names.install(
+            {
+                "AsyncOutput": AscendAsyncOutput,
+                "ModelCudaGraphManager": manager.AscendGraphManager,
+                "async_tensor_h2d": kernels.upload.step_tensor_h2d,
+            }
+        )
 
     @classmethod
     def get_attn_backend_cls(
@@ -177,7 +187,8 @@ class NPUPlatform(Platform):
         compilation = vllm_config.compilation_config
         support.refuse(support.graph_requests(compilation))
         compilation.mode = CompilationMode.NONE
-        compilation.cudagraph_mode = CUDAGraphMode.NONE
+        if compilation.cudagraph_mode is None:
+            compilation.cudagraph_mode = CUDAGraphMode.FULL_DECODE_ONLY
 
     @classmethod
     def check_and_update_config(cls, vllm_config: VllmConfig) -> None:

@@ -267,8 +267,8 @@ REFUSALS: tuple[Refusal, ...] = (
     ),
 )
 
-GRAPHS_WHY = "ACL graphs are not built yet"
-GRAPHS_INSTEAD = "leave cudagraph_mode unset or set it to NONE"
+# Graph modes of core that are served: the decode step is captured, all else runs eagerly.
+GRAPH_MODES = ("NONE", "FULL_DECODE_ONLY")
 
 
 def refusals_for(config: Any, rows: Iterable[Refusal] = REFUSALS) -> list[str]:
@@ -292,8 +292,12 @@ def graph_requests(compilation_config: Any) -> list[str]:
     """Refusals of graph and compile modes that the user set (None: left to the platform)."""
     lines = []
     mode = compilation_config.cudagraph_mode
-    if mode is not None and mode.name != "NONE":
-        lines.append(f"cudagraph_mode={mode.name}: {GRAPHS_WHY}; {GRAPHS_INSTEAD}")
+    if mode is not None and mode.name not in GRAPH_MODES:
+        lines.append(
+            f"cudagraph_mode={mode.name}: only decode batches are captured on this device, since "
+            "attention takes host lengths; leave cudagraph_mode unset, or set it to "
+            f"{' or '.join(GRAPH_MODES)}"
+        )
     compile_mode = compilation_config.mode
     if compile_mode is not None and compile_mode.name != "NONE":
         lines.append(

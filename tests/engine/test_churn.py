@@ -29,9 +29,11 @@ class Observer:
     def __init__(self, runner: AscendModelRunner) -> None:
         self.runner = runner
         self.seen: Counter[str] = Counter()
-        self._publish = runner._publish_seq_lens
+        self._decide = runner._decide_seq_lens
+        self._prepare = runner.prepare_inputs
         self._finish = runner.finish_requests
-        runner._publish_seq_lens = self.publish  # type: ignore[method-assign]
+        runner._decide_seq_lens = self.decide  # type: ignore[method-assign]
+        runner.prepare_inputs = self.prepare  # type: ignore[method-assign]
         runner.finish_requests = self.finish  # type: ignore[method-assign]
         self._preempted: set[str] = set()
 
@@ -45,8 +47,19 @@ class Observer:
         self._preempted = (self._preempted | preempted) - added
         self._finish(scheduler_output)
 
-    def publish(self, batch: Any) -> None:
-        self._publish(batch)
+    def decide(self, rows: Any, num_scheduled: Any, **rest: Any) -> Any:
+        """Every step, as one graph or not: what the device has computed, plus this step's."""
+        host = self._decide(rows, num_scheduled=num_scheduled, **rest)
+        computed = self.runner.req_states.num_computed_tokens.gpu.cpu().numpy()[rows]
+        np.testing.assert_array_equal(
+            host, computed + num_scheduled, err_msg=f"after {self.seen['steps']} steps"
+        )
+        self.seen["steps"] += 1
+        return host
+
+    def prepare(self, *args: Any, **kwargs: Any) -> Any:
+        """Steps that core prepares: the lengths and positions that its kernels made."""
+        batch = self._prepare(*args, **kwargs)
         n = batch.num_reqs
         device = batch.seq_lens[:n].cpu().numpy()
         host = self.runner.host_seq_lens.require(n)
@@ -54,11 +67,11 @@ class Observer:
         # Positions are what KV is written at: the last token of each request is its length - 1.
         last = batch.positions.cpu().numpy()[batch.query_start_loc_np[1 : n + 1] - 1]
         np.testing.assert_array_equal(last, device - 1)
-        self.seen["steps"] += 1
         is_prefill = batch.is_prefilling_np[:n]
         unfinished = host < batch.prefill_len_np[:n]
         self.seen["prefill chunks"] += int((is_prefill & unfinished).sum())
         self.seen["mixed batches"] += bool(is_prefill.any() and not is_prefill.all())
+        return batch
 
 
 class Driver:

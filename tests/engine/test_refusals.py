@@ -109,8 +109,8 @@ ASKS = (
     Ask("sleep mode", "Sleep mode", ("--enable-sleep-mode",), refused_by_core=True),
     Ask(
         "graphs",
-        "cudagraph_mode=FULL_DECODE_ONLY",
-        ("--compilation-config", json.dumps({"cudagraph_mode": "FULL_DECODE_ONLY"})),
+        "cudagraph_mode=FULL",
+        ("--compilation-config", json.dumps({"cudagraph_mode": "FULL"})),
     ),
     Ask("compilation", "compilation mode", ("--compilation-config", json.dumps({"mode": 3}))),
 )

@@ -20,7 +20,7 @@ ALLOWED: dict[str, set[str]] = {
     "compat": set(),
     "envs": set(),
     "attention": {"compat", "envs"},
-    "graph": {"attention", "compat", "envs"},
+    "graph": {"attention", "compat", "envs", "kernels"},
     "kernels": {"compat", "envs"},
     "layers": {"compat", "envs"},
     "distributed": {"compat", "envs"},
@@ -29,7 +29,7 @@ ALLOWED: dict[str, set[str]] = {
     "decisions": {"attention", "compat", "envs", "kernels", "layers", "support"},
     "worker": {"compat", "distributed", "envs", "runner"},
     "platform": {
-        *("attention", "compat", "decisions", "distributed", "envs"),
+        *("attention", "compat", "decisions", "distributed", "envs", "graph"),
         *("kernels", "layers", "runner", "support"),
     },
     "cli": {"compat", "decisions", "envs", "support"},

@@ -7,7 +7,14 @@ import numpy as np
 import pytest
 import torch
 
-from vllm_ascend_mrv2.attention.plan import FiaPlan, HostSeqLens, PlanError, make_fia_plan
+from vllm_ascend_mrv2.attention.plan import (
+    FiaPlan,
+    HostSeqLens,
+    PlanError,
+    make_captured_plan,
+    make_fia_plan,
+    padded_decode_lens,
+)
 
 
 def plan(
@@ -69,3 +76,17 @@ def test_lengths_come_only_from_the_authority() -> None:
     assert lens.require(1).tolist() == [3]
     with pytest.raises(PlanError, match="for 3 requests"):
         lens.require(3)
+
+
+def test_rows_without_a_request_attend_to_one_token() -> None:
+    assert padded_decode_lens([5, 9], 4) == [5, 9, 1, 1]
+    assert padded_decode_lens([5, 9, 0, 0], 4) == [5, 9, 1, 1]
+
+
+def test_a_captured_plan_has_one_token_per_row() -> None:
+    table = torch.zeros(4, 2, dtype=torch.int32)
+    slots = torch.zeros(4, dtype=torch.int64)
+    made = make_captured_plan([5, 9, 0, 0], table, slots, block_size=16)
+    assert made.query_ends == [1, 2, 3, 4]
+    assert made.kv_lens == [5, 9, 1, 1]
+    assert made.num_tokens == 4

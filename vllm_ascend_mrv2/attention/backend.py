@@ -29,15 +29,13 @@ from vllm.v1.attention.backend import (
 from vllm.v1.kv_cache_interface import AttentionSpec, KVCacheSpec
 from vllm.v1.kv_cache_layout import KVCacheLayout
 
-from vllm_ascend_mrv2.attention.plan import FiaPlan, HostSeqLens, make_fia_plan
+from vllm_ascend_mrv2.attention.fia import FiaCall, attend
+from vllm_ascend_mrv2.attention.plan import FiaPlan, HostSeqLens, make_captured_plan, make_fia_plan
 
 # FIA: the block size of a paged KV cache is a multiple of 16 (CANN operator documentation).
 FIA_BLOCK_SIZE_MULTIPLE = 16
 # Used where the user names none: the block size that CANN's paged-attention examples use.
 PREFERRED_BLOCK_SIZE = 128
-# FIA sparse_mode 3 (causal, aligned to the last key) takes a fixed mask of this size.
-FIA_COMPRESSED_MASK_SIZE = 2048
-FIA_SPARSE_CAUSAL = 3
 
 
 class AscendAttentionBackend(AttentionBackend):
@@ -96,7 +94,7 @@ class AscendAttentionBackend(AttentionBackend):
 class AscendAttentionMetadataBuilder(AttentionMetadataBuilder[FiaPlan]):
     """Builds the checked FIA plan of a step for one KV cache group."""
 
-    _cudagraph_support = AttentionCGSupport.NEVER
+    _cudagraph_support = AttentionCGSupport.UNIFORM_SINGLE_TOKEN_DECODE
 
     def __init__(
         self,
@@ -116,14 +114,31 @@ class AscendAttentionMetadataBuilder(AttentionMetadataBuilder[FiaPlan]):
         fast_build: bool = False,
     ) -> FiaPlan:
         batch = common_attn_metadata
+        kv_lens = self.host_seq_lens.require(batch.num_reqs)
+        if kv_lens[-1] == 0:  # rows without a request: a decode batch padded for a graph
+            return make_captured_plan(
+                kv_lens.tolist(),
+                batch.block_table_tensor[: batch.num_reqs],
+                batch.slot_mapping,
+                self.kv_cache_spec.block_size,
+            )
         return make_fia_plan(
             query_start_loc=batch.query_start_loc_cpu[: batch.num_reqs + 1].numpy(),
-            kv_lens=self.host_seq_lens.require(batch.num_reqs),
+            kv_lens=kv_lens,
             num_tokens=batch.num_actual_tokens,
             block_table=batch.block_table_tensor,
             slot_mapping=batch.slot_mapping,
             block_size=self.kv_cache_spec.block_size,
             max_model_len=self.vllm_config.model_config.max_model_len,
+        )
+
+    def build_for_cudagraph_capture(self, common_attn_metadata: CommonAttentionMetadata) -> FiaPlan:
+        batch = common_attn_metadata
+        return make_captured_plan(
+            [1] * batch.num_reqs,
+            batch.block_table_tensor[: batch.num_reqs],
+            batch.slot_mapping,
+            self.kv_cache_spec.block_size,
         )
 
 
@@ -194,33 +209,16 @@ class AscendAttentionImpl(AttentionImpl[FiaPlan]):
             plan.slot_mapping[:tokens],
             cache_mode="Norm",
         )
-        attended, _ = torch_npu.npu_fused_infer_attention_score(
-            query[:tokens].contiguous(),
-            key_cache,
-            value_cache,
-            actual_seq_lengths=plan.query_ends,
-            actual_seq_lengths_kv=plan.kv_lens,
+        call = FiaCall(
+            query=query[:tokens].contiguous(),
+            key_cache=key_cache,
+            value_cache=value_cache,
             block_table=plan.block_table,
             block_size=plan.block_size,
-            input_layout="TND",
             num_heads=self.num_heads,
-            num_key_value_heads=self.num_kv_heads,
+            num_kv_heads=self.num_kv_heads,
             scale=self.scale,
-            sparse_mode=FIA_SPARSE_CAUSAL,
-            atten_mask=_compressed_causal_mask(query.device),
         )
+        attended = attend(call, plan.query_ends, plan.kv_lens)
         output[:tokens].copy_(attended)
         return output
-
-
-_masks: dict[torch.device, torch.Tensor] = {}
-
-
-def _compressed_causal_mask(device: torch.device) -> torch.Tensor:
-    """FIA's fixed causal mask, [2048, 2048] int8 on `device`, made once per device."""
-    mask = _masks.get(device)
-    if mask is None:
-        size = FIA_COMPRESSED_MASK_SIZE
-        mask = torch.ones(size, size, dtype=torch.int8).triu_(1).to(device)
-        _masks[device] = mask
-    return mask

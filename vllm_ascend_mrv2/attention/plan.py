@@ -108,6 +108,35 @@ def make_fia_plan(
     )
 
 
+def padded_decode_lens(kv_lens: list[int], size: int) -> list[int]:
+    """KV lengths of a decode batch padded to `size` rows for a captured graph.
+
+    A row without a request (length 0, or past the list) attends to one token of the null block.
+    """
+    return [length or 1 for length in kv_lens] + [1] * (size - len(kv_lens))
+
+
+def make_captured_plan(
+    kv_lens: list[int],
+    block_table: torch.Tensor,
+    slot_mapping: torch.Tensor,
+    block_size: int,
+) -> FiaPlan:
+    """The plan of a decode batch in a captured graph: one token per row, padded rows included.
+
+    Its lengths are those of the capture; a replay's are given to the graph's tasks.
+    """
+    size = block_table.shape[0]
+    return FiaPlan(
+        num_tokens=size,
+        query_ends=list(range(1, size + 1)),
+        kv_lens=padded_decode_lens(kv_lens, size),
+        block_table=block_table,
+        slot_mapping=slot_mapping,
+        block_size=block_size,
+    )
+
+
 def _check_rows(ok: np.ndarray, what: str, values: np.ndarray) -> None:
     if not ok.all():
         row = int(np.argmin(ok))

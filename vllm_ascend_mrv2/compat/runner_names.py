@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Binds classes of ours where core's model runner constructs its own.
+"""Binds names of ours where core's model runner uses its own.
 
-Why: the runner's step names these classes as module globals and offers no factory.
+Why: the runner's step uses these classes and functions as module globals and offers no factory.
 Core versions: 0.30 to 0.33. Goes when core has a hook for them. Undo with `uninstall()`.
 """
 
@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Mapping
+from typing import Any
 
 _MODULE = "vllm.v1.worker.gpu.model_runner"
-_originals: dict[str, type] = {}
+_originals: dict[str, Any] = {}
 
 
-def install(replacements: Mapping[str, type]) -> None:
+def install(replacements: Mapping[str, Any]) -> None:
     """Bind each name in core's model_runner module. Idempotent."""
     module = importlib.import_module(_MODULE)
     for name, replacement in replacements.items():

@@ -13,6 +13,7 @@ from __future__ import annotations
 import importlib
 import sys
 import types
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -23,10 +24,12 @@ MODULES: tuple[str, ...] = (
     "vllm.v1.worker.gpu.async_utils",
     "vllm.v1.worker.gpu.structured_outputs",
     "vllm.v1.worker.gpu.spec_decode.utils",
+    "vllm.v1.worker.gpu.cudagraph_utils",
+    "vllm.distributed.parallel_state",
 )
 
 
-def _npu_as_cuda() -> types.SimpleNamespace:
+def _npu_as_cuda(extra: Mapping[str, Any]) -> types.SimpleNamespace:
     from vllm.utils import torch_utils
 
     def set_stream(stream: torch.npu.Stream) -> None:
@@ -42,6 +45,7 @@ def _npu_as_cuda() -> types.SimpleNamespace:
         current_stream=torch.npu.current_stream,
         default_stream=torch.npu.default_stream,
         synchronize=torch.npu.synchronize,
+        **extra,
     )
 
 
@@ -57,13 +61,16 @@ class _TorchView(types.ModuleType):
         return getattr(torch, name)
 
 
-def install() -> None:
-    """Give every listed module the NPU view. Idempotent."""
+def install(extra: Mapping[str, Any]) -> None:
+    """Give every listed module the NPU view. Idempotent.
+
+    extra: further names of `torch.cuda`, such as what stands for CUDAGraph.
+    """
     view: _TorchView | None = None
     for name in MODULES:
         module = importlib.import_module(name)
         if not isinstance(module.__dict__["torch"], _TorchView):
-            view = view or _TorchView(cuda=_npu_as_cuda())
+            view = view or _TorchView(cuda=_npu_as_cuda(extra))
             module.__dict__["torch"] = view
 
 

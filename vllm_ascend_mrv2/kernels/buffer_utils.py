@@ -2,8 +2,8 @@
 """Host-to-device state of core's `v1/worker/gpu/buffer_utils.py`, for a device without UVA.
 
 `MirrorPool` stands in for core's `UvaBufferPool`; `apply_staged_writes` for the launches of
-`_apply_write_kernel`. All copies are blocking: core rewrites the host arrays as soon as the call
-returns. Nothing here decides when state is written.
+`_apply_write_kernel`. All data is snapshot when the call is made: core rewrites the host arrays
+as soon as it returns. How it gets to the device is `upload`'s; when state is written is core's.
 """
 
 from __future__ import annotations
@@ -14,6 +14,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import torch
+
+from vllm_ascend_mrv2.kernels import upload
 
 
 class MirrorPool:
@@ -58,11 +60,11 @@ class MirrorPool:
             self._host_np = self._host.numpy()
             self._mirror = None
         if self._mirror is None:
+            self._mirror = torch.zeros_like(self._host, device=self._device)
+        if not np.array_equal(self._host_np[:n], source):
             self._host_np[:n] = source
-            self._mirror = self._host.to(self._device)
-        elif not np.array_equal(self._host_np[:n], source):
-            self._host_np[:n] = source
-            self._mirror[:n].copy_(self._host[:n])
+            mirror, view = self._mirror[:n], upload.stage(self._host_np[:n], self._device)
+            upload.after(lambda: mirror.copy_(view))
         return self._mirror[:n]
 
     def copy_to_gpu(
@@ -116,11 +118,15 @@ def apply_staged_writes(tensors: Sequence[Any]) -> None:
         parts.append((tensor.gpu, indices, contents))
     if not parts:
         return
-    packed = torch.from_numpy(
-        np.concatenate(
-            [piece for _, indices, contents in parts for piece in _as_words(indices, contents)]
-        )
-    ).to(parts[0][0].device)
+    words = [piece for _, indices, contents in parts for piece in _as_words(indices, contents)]
+    packed = upload.stage(np.concatenate(words), parts[0][0].device)
+    upload.after(lambda: _scatter(packed, parts))
+
+
+def _scatter(
+    packed: torch.Tensor, parts: list[tuple[Any, npt.NDArray[np.int64], npt.NDArray[Any]]]
+) -> None:
+    """Write each part of `packed` [words] int64 (indices, then contents) to its target."""
     offset = 0
     for target, indices, contents in parts:
         count, words = indices.size, _num_words(contents)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The Ascend model runner: core's MRV2 runner plus the sequence-length authority.
+"""The Ascend model runner: core's MRV2 runner joined to authority, staging and graphs.
 
-Only what joins core's step to the authority lives here. Kernels, attention, results and
-decisions have their own modules; a model's or a feature's particulars may not be added.
+Only what joins core's step to them lives here, in the order of a step. What each does has its own
+module; a model's or a feature's particulars may not be added.
 """
 
 from __future__ import annotations
@@ -10,36 +10,57 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from vllm.config import VllmConfig
 from vllm.logger import init_logger
-from vllm.v1.core.sched.output import SchedulerOutput
+from vllm.v1.core.sched.output import GrammarOutput, SchedulerOutput
+from vllm.v1.outputs import ModelRunnerOutput
 from vllm.v1.worker.gpu.input_batch import InputBatch
 from vllm.v1.worker.gpu.model_runner import GPUModelRunner
 
 from vllm_ascend_mrv2 import envs
+from vllm_ascend_mrv2.attention.fia import compressed_causal_mask
 from vllm_ascend_mrv2.attention.plan import HostSeqLens
+from vllm_ascend_mrv2.graph.decode_step import Sampling
+from vllm_ascend_mrv2.graph.replay import ReplayProtocol
+from vllm_ascend_mrv2.graph.step_graphs import StepFacts, StepGraphs, StepVerdict, decide_step
+from vllm_ascend_mrv2.kernels import constants, upload
+from vllm_ascend_mrv2.runner.output import AscendStepOutput
 from vllm_ascend_mrv2.runner.seq_lens import (
     SeqLensAuthority,
     SeqLensFacts,
     SeqLensMirror,
+    SeqLensVerdict,
     VerdictLog,
     decide_seq_lens,
 )
+from vllm_ascend_mrv2.runner.staging import StagingRing
 
 # A child of the logger that vLLM configures: others are silent below WARNING.
 logger = init_logger(f"vllm.{__name__}")
+
+# Of a step's host data; long prompts are copied apart (see StagingRing.put).
+STAGING_BYTES = 1 << 20
 
 
 class AscendModelRunner(GPUModelRunner):
     """MRV2 on NPUs. One instance per worker; not thread-safe but for results (see output.py)."""
 
     def __init__(self, vllm_config: VllmConfig, device: torch.device) -> None:
+        self.staging = StagingRing(device, STAGING_BYTES, vllm_config.max_concurrent_batches + 1)
+        upload.use(self.staging)
         super().__init__(vllm_config, device)
         self.seq_lens_mirror = SeqLensMirror(self.max_num_reqs)
         self.host_seq_lens = HostSeqLens()
-        self.seq_lens_log = VerdictLog()
+        self.seq_lens_log: VerdictLog[SeqLensVerdict] = VerdictLog()
+        self.step_log: VerdictLog[StepVerdict] = VerdictLog()
+        self.replay_protocol = ReplayProtocol(device)
+        self.step_graphs: StepGraphs | None = None
         self._seq_lens_from_device = envs.SEQ_LENS.read() == "device"
+        self._step_result: tuple[list[str], torch.Tensor] | None = None
+
+    # -- start-up -----------------------------------------------------------------------------
 
     def initialize_kv_cache(self, *args: Any, **kwargs: Any) -> None:
         super().initialize_kv_cache(*args, **kwargs)
@@ -47,6 +68,19 @@ class AscendModelRunner(GPUModelRunner):
             for group in groups:
                 for builder in group.metadata_builders:
                     builder.host_seq_lens = self.host_seq_lens
+        self.cudagraph_manager.protocol = self.replay_protocol
+        self.cudagraph_manager.host_seq_lens = self.host_seq_lens
+
+    def capture_model(self, *, profile_only: bool = False) -> int:
+        compressed_causal_mask(self.device)
+        size_bytes = super().capture_model(profile_only=profile_only)
+        sizes = self.cudagraph_manager.captured_token_counts()
+        if sizes and not profile_only:
+            self.step_graphs = StepGraphs(self, self.replay_protocol)
+            self.step_graphs.capture_all(sizes, self.cudagraph_manager.pool)
+        return size_bytes
+
+    # -- requests -----------------------------------------------------------------------------
 
     def add_requests(self, scheduler_output: SchedulerOutput) -> None:
         super().add_requests(scheduler_output)
@@ -60,12 +94,150 @@ class AscendModelRunner(GPUModelRunner):
             self.seq_lens_mirror.remove(row)
         return super()._remove_request(req_id)
 
+    # -- a step -------------------------------------------------------------------------------
+
+    @torch.inference_mode()
+    def execute_model(
+        self,
+        scheduler_output: SchedulerOutput,
+        intermediate_tensors: Any = None,
+        dummy_run: bool = False,
+        **kwargs: Any,
+    ) -> Any:
+        if dummy_run:
+            return super().execute_model(
+                scheduler_output, intermediate_tensors, dummy_run=True, **kwargs
+            )
+        self._step_result = None
+        self.staging.begin_step()
+        verdict = decide_step(self._step_facts(scheduler_output))
+        if self.step_log.note(verdict):
+            logger.debug("Step: %s (%s)", verdict.sampling, verdict.reason)
+        if verdict.sampling is not None:
+            self._execute_step_graph(scheduler_output, verdict.sampling)
+            return None
+        output = super().execute_model(scheduler_output, intermediate_tensors, **kwargs)
+        if self.execute_model_state is None:  # nothing ran: no sample_tokens will follow
+            self.staging.flush()
+            self.staging.end_step()
+        return output
+
+    def sample_tokens(self, grammar_output: GrammarOutput | None) -> Any:
+        if self._step_result is None:
+            output = super().sample_tokens(grammar_output)
+        else:
+            output = self._step_graph_output(*self._step_result)
+            self._step_result = None
+        self.staging.end_step()
+        return output
+
+    # -- a step as one graph ------------------------------------------------------------------
+
+    def _step_facts(self, scheduler_output: SchedulerOutput) -> StepFacts:
+        """What the scheduler and the host's tables say, before any state is updated."""
+        graphs, sampler = self.step_graphs, self.sampler
+        cached = scheduler_output.scheduled_cached_reqs
+        is_decode = not scheduler_output.scheduled_new_reqs and len(cached.req_ids) == len(
+            scheduler_output.num_scheduled_tokens
+        )
+        if graphs is None or not is_decode:
+            return StepFacts(
+                num_requests=len(scheduler_output.num_scheduled_tokens),
+                largest_size=0 if graphs is None else graphs.largest_size,
+                has_new_requests=True,
+                has_drafts=True,
+                has_grammar=True,
+                all_one_token=False,
+                all_past_prefill=False,
+                needs_logits_processing=True,
+                needs_logprobs=True,
+                counts_nans=True,
+                any_random=True,
+            )
+        rows = self._rows(cached.req_ids)
+        computed = np.asarray(cached.num_computed_tokens)
+        is_plain = bool(sampler.is_plain[rows].all()) and not sampler.return_sampling_mask
+        return StepFacts(
+            num_requests=len(rows),
+            largest_size=graphs.largest_size,
+            has_new_requests=False,
+            has_drafts=bool(scheduler_output.scheduled_spec_decode_tokens),
+            has_grammar=scheduler_output.has_structured_output_requests,
+            all_one_token=scheduler_output.total_num_scheduled_tokens == len(rows),
+            all_past_prefill=bool((computed >= self.req_states.prefill_len.np[rows]).all()),
+            needs_logits_processing=not is_plain,
+            needs_logprobs=not is_plain,
+            counts_nans=sampler.compute_nans,
+            any_random=bool(sampler.sampling_states.temperature.np[rows].any()),
+        )
+
+    def _rows(self, req_ids: list[str]) -> npt.NDArray[np.intp]:
+        index = self.req_states.req_id_to_index
+        return np.fromiter(map(index.__getitem__, req_ids), np.intp, len(req_ids))
+
+    def _execute_step_graph(self, scheduler_output: SchedulerOutput, sampling: Sampling) -> None:
+        """Core's own bookkeeping, then the device's whole step in one replay."""
+        graphs = self.step_graphs
+        assert graphs is not None
+        self.finish_requests(scheduler_output)
+        self.free_states(scheduler_output)
+        self.add_requests(scheduler_output)
+        self.update_requests(scheduler_output)
+        self.block_tables.apply_staged_writes()
+        req_ids = list(scheduler_output.num_scheduled_tokens)
+        rows = self._rows(req_ids)
+        if (table := graphs.rows_changed(rows)) is not None:
+            view = self.staging.put(table)
+            self.staging.then(lambda: graphs.step.rows.copy_(view))
+        self.staging.flush()
+        lens = self._decide_seq_lens(
+            rows,
+            num_scheduled=np.ones(len(rows), dtype=np.int32),
+            num_computed=self.req_states.num_computed_tokens_np[rows],
+            device_lens=lambda: self._computed_on_device(graphs.step.rows[: len(rows)]) + 1,
+        )
+        self._step_result = req_ids, graphs.replay(sampling, lens.tolist())
+
+    def _computed_on_device(self, rows: torch.Tensor) -> npt.NDArray[np.int32]:
+        self.replay_protocol.refuse_wait("a read of sequence lengths")
+        computed = self.req_states.num_computed_tokens.gpu.index_select(0, rows)
+        return computed.to("cpu").numpy()
+
+    def _step_graph_output(self, req_ids: list[str], tokens: torch.Tensor) -> AscendStepOutput:
+        output = ModelRunnerOutput(
+            req_ids=req_ids,
+            req_id_to_index={req_id: row for row, req_id in enumerate(req_ids)},
+            sampled_token_ids=None,
+            prompt_logprobs_dict={},
+            prompt_token_id_logprobs_dict={},
+        )
+        return AscendStepOutput(output, tokens, self.main_stream, self.output_copy_stream)
+
+    # -- lengths ------------------------------------------------------------------------------
+
     def prepare_inputs(
         self, scheduler_output: SchedulerOutput, *args: Any, **kwargs: Any
     ) -> InputBatch:
-        input_batch = super().prepare_inputs(scheduler_output, *args, **kwargs)
-        self._publish_seq_lens(input_batch)
-        return input_batch
+        batch = super().prepare_inputs(scheduler_output, *args, **kwargs)
+        lens = self._decide_seq_lens(
+            batch.idx_mapping_np,
+            num_computed=batch.num_computed_tokens_np,
+            num_scheduled=batch.num_scheduled_tokens,
+            device_lens=lambda: self._read_seq_lens(batch),
+            has_drafts=batch.num_draft_tokens > 0,
+        )
+        batch.seq_lens_cpu_upper_bound[: batch.num_reqs] = torch.from_numpy(lens)
+        self.host_seq_lens.publish(batch.seq_lens_cpu_upper_bound.numpy())
+        return batch
+
+    def prepare_attn(self, input_batch: InputBatch) -> Any:
+        block_tables, slot_mappings = super().prepare_attn(input_batch)
+        num_tokens, padded = input_batch.num_tokens, input_batch.num_tokens_after_padding
+        if padded > num_tokens:
+            # Tokens of no request write the null block, each a slot of its own.
+            slots = constants.arange(padded - num_tokens, self.device)
+            slot_mappings[:, num_tokens:padded] = slots % min(self.block_tables.block_sizes)
+        return block_tables, slot_mappings
 
     def prepare_dummy_attn(
         self, input_batch: InputBatch, valid_state_slots: bool = False
@@ -74,33 +246,38 @@ class AscendModelRunner(GPUModelRunner):
         self.host_seq_lens.publish(input_batch.seq_lens_cpu_upper_bound.numpy())
         return super().prepare_dummy_attn(input_batch, valid_state_slots)
 
-    def _publish_seq_lens(self, batch: InputBatch) -> None:
-        """Decide who speaks for this batch's lengths and publish them for the attention plan."""
-        rows = batch.idx_mapping_np
+    def _decide_seq_lens(
+        self,
+        rows: npt.NDArray[np.intp],
+        num_computed: npt.NDArray[np.int32],
+        num_scheduled: npt.NDArray[np.int32],
+        device_lens: Any,
+        has_drafts: bool = False,
+    ) -> npt.NDArray[np.int32]:
+        """This step's lengths [num_reqs] int32, from whoever may say them; the mirror follows."""
         mirror = self.seq_lens_mirror
         verdict = decide_seq_lens(
             SeqLensFacts(
                 forced_to_device=self._seq_lens_from_device,
                 has_speculator=self.speculator is not None,
-                has_drafts=batch.num_draft_tokens > 0,
+                has_drafts=has_drafts,
                 new_tokens_per_step=self.model_state.num_new_sampled_tokens_per_step,
                 is_diffusion=self.model_config.is_diffusion,
                 samples_here=self.is_last_pp_rank,
                 mirror_complete=mirror.follows(rows),
-                mirror_agrees=mirror.agrees(rows, batch.num_computed_tokens_np),
+                mirror_agrees=mirror.agrees(rows, num_computed),
             )
         )
         if self.seq_lens_log.note(verdict):
             logger.info("Sequence lengths: %s (%s)", verdict.authority.value, verdict.reason)
         if verdict.authority is SeqLensAuthority.DEVICE:
-            lens = self._read_seq_lens(batch)
-            batch.seq_lens_cpu_upper_bound = torch.from_numpy(lens)
-            mirror.correct(rows, lens[: batch.num_reqs])
-        else:
-            lens = batch.seq_lens_cpu_upper_bound.numpy()
-            mirror.advance(rows, batch.num_scheduled_tokens)
-        self.host_seq_lens.publish(lens)
+            lens = device_lens()
+            mirror.correct(rows, lens)
+            return lens
+        mirror.advance(rows, num_scheduled)
+        return num_computed + num_scheduled
 
-    def _read_seq_lens(self, batch: InputBatch) -> np.ndarray:
-        """The device's own lengths, [num_reqs_after_padding] int32: one D2H, waits for it."""
-        return batch.seq_lens.to("cpu").numpy()
+    def _read_seq_lens(self, batch: InputBatch) -> npt.NDArray[np.int32]:
+        """The device's own lengths, [num_reqs] int32: one D2H, waits for it."""
+        self.replay_protocol.refuse_wait("a read of sequence lengths")
+        return batch.seq_lens[: batch.num_reqs].to("cpu").numpy()

@@ -9,6 +9,8 @@ stream and copies into pageable memory. Nothing here may run on the compute stre
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -18,12 +20,55 @@ from vllm.v1.worker.gpu.sample.output import SamplerOutput
 from vllm.v1.worker.utils import raise_if_nan_logits
 
 
-class AscendAsyncOutput(AsyncModelRunnerOutput):
-    """Takes the place of core's AsyncOutput, with the same constructor.
+class _LateResult(AsyncModelRunnerOutput):
+    """A result that exists on the device once `main_stream` comes to here.
 
-    Holds the step's device tensors until `get_output` has copied them, so that their memory is
+    Subclasses hold the step's device tensors until they have copied them, so that their memory is
     not reused on the compute stream before.
     """
+
+    def __init__(
+        self,
+        output: ModelRunnerOutput,
+        main_stream: torch.npu.Stream,
+        copy_stream: torch.npu.Stream,
+    ) -> None:
+        self._output = output
+        self._copy_stream = copy_stream
+        self._ready = torch.npu.Event()
+        self._ready.record(main_stream)
+
+    @contextmanager
+    def _copying(self) -> Iterator[None]:
+        """Within this block copies run on the copy stream, after this step and no other."""
+        with torch.npu.device(self._copy_stream.device), torch.npu.stream(self._copy_stream):
+            self._copy_stream.wait_event(self._ready)
+            yield
+
+
+class AscendStepOutput(_LateResult):
+    """The result of a decode step that ran as one graph: one token for each request."""
+
+    def __init__(
+        self,
+        output: ModelRunnerOutput,
+        tokens: torch.Tensor,
+        main_stream: torch.npu.Stream,
+        copy_stream: torch.npu.Stream,
+    ) -> None:
+        """tokens: [num_reqs] int64 on the device, not in graph memory."""
+        super().__init__(output, main_stream, copy_stream)
+        self._tokens = tokens
+
+    def get_output(self) -> ModelRunnerOutput:
+        """Wait for this step alone, copy its tokens (the one D2H) and return them."""
+        with self._copying():
+            self._output.sampled_token_ids = _host(self._tokens.view(-1, 1)).tolist()
+        return self._output
+
+
+class AscendAsyncOutput(_LateResult):
+    """Takes the place of core's AsyncOutput, with the same constructor."""
 
     def __init__(
         self,
@@ -40,19 +85,14 @@ class AscendAsyncOutput(AsyncModelRunnerOutput):
                 "expert-parallel fault checks and the auxiliary output connector are not "
                 "supported on this platform; start without them."
             )
-        self._output = model_runner_output
+        super().__init__(model_runner_output, main_stream, copy_stream)
         self._sampler_output = sampler_output
         self._num_sampled_tokens = num_sampled_tokens
-        self._copy_stream = copy_stream
-        self._ready = torch.npu.Event()
-        self._ready.record(main_stream)
 
     def get_output(self) -> ModelRunnerOutput:
         """Wait for this step alone, copy its results and return them."""
         output, sampled = self._output, self._sampler_output
-        device = self._num_sampled_tokens.device
-        with torch.npu.device(device), torch.npu.stream(self._copy_stream):
-            self._copy_stream.wait_event(self._ready)
+        with self._copying():
             token_ids: list[list[int]] = _host(sampled.sampled_token_ids).tolist()
             num_sampled = _host(self._num_sampled_tokens).numpy()
             logprobs = _host_logprobs(sampled.logprobs_tensors)

@@ -11,7 +11,9 @@ from __future__ import annotations
 
 import enum
 from collections import Counter
+from collections.abc import Hashable
 from dataclasses import dataclass
+from typing import Generic, TypeVar
 
 import numpy as np
 
@@ -134,13 +136,16 @@ class SeqLensMirror:
         self._num_computed[rows] = num_computed_tokens
 
 
-class VerdictLog:
-    """Counts verdicts by authority and reason; tells which reasons are new."""
+V = TypeVar("V", bound=Hashable)
+
+
+class VerdictLog(Generic[V]):
+    """Counts verdicts, each a choice with its reason; tells which are new."""
 
     def __init__(self) -> None:
-        self.counts: Counter[SeqLensVerdict] = Counter()
+        self.counts: Counter[V] = Counter()
 
-    def note(self, verdict: SeqLensVerdict) -> bool:
-        """Count one step. True the first time this authority and reason are seen."""
+    def note(self, verdict: V) -> bool:
+        """Count one step. True the first time this verdict is seen."""
         self.counts[verdict] += 1
         return self.counts[verdict] == 1

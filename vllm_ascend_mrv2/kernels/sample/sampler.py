@@ -19,6 +19,30 @@ from vllm.v1.worker.gpu.sample import sampler as core
 
 from vllm_ascend_mrv2.kernels.sample import gumbel
 
+# Fields of SamplingParams that leave the logits alone, or change them by temperature only.
+_LEAVE_LOGITS_ALONE = frozenset(
+    {
+        *("n", "temperature", "seed", "max_tokens", "output_kind", "stream_interval"),
+        *("stop", "stop_token_ids", "ignore_eos", "_eos_token_id", "_all_stop_token_ids"),
+        *("include_stop_str_in_output", "output_text_buffer_length", "repetition_detection"),
+        *("detokenize", "skip_special_tokens", "spaces_between_special_tokens"),
+        *("skip_clone", "skip_reading_prefix_cache", "flat_logprobs", "watermarking"),
+    }
+)
+_DEFAULTS = SamplingParams()
+
+
+def samples_plainly(params: SamplingParams) -> bool:
+    """Whether a request's tokens are drawn from its logits by temperature and seed alone.
+
+    Every field that is not known to leave the logits alone must have its default: a field that a
+    newer core adds is not taken for harmless.
+    """
+    return all(
+        name in _LEAVE_LOGITS_ALONE or getattr(params, name) == getattr(_DEFAULTS, name)
+        for name in params.__struct_fields__
+    )
+
 
 class Sampler(core.Sampler):
     """Draws core's tokens: a batch without random rows costs one argmax, no noise."""
@@ -26,16 +50,24 @@ class Sampler(core.Sampler):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         # [max_num_reqs] int32: murmur3 of each request's seed, so that no step hashes seeds
-        self.seed_states = UvaBackedTensor(self.sampling_states.max_num_reqs, dtype=torch.int32)
+        max_num_reqs = self.sampling_states.max_num_reqs
+        self.seed_states = UvaBackedTensor(max_num_reqs, dtype=torch.int32)
+        self.is_plain = np.zeros(max_num_reqs, dtype=bool)  # host: see `samples_plainly`
+        self._has_staged_writes = True
 
     def add_request(self, req_idx: int, sampling_params: SamplingParams) -> None:
         super().add_request(req_idx, sampling_params)
         seed = torch.from_numpy(self.sampling_states.seeds.np[req_idx : req_idx + 1])
         self.seed_states.np[req_idx] = gumbel.seed_state(seed).numpy()[0]
+        self.is_plain[req_idx] = samples_plainly(sampling_params)
+        self._has_staged_writes = True
 
     def apply_staged_writes(self) -> None:
-        super().apply_staged_writes()
-        self.seed_states.copy_to_uva()
+        """Core calls this every step; the tables change only when a request is added."""
+        if self._has_staged_writes:
+            super().apply_staged_writes()
+            self.seed_states.copy_to_uva()
+            self._has_staged_writes = False
 
     def _sample_random(
         self,

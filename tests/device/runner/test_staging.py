@@ -1,0 +1,148 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The staging ring: one copy per step, none of them waits for computation, no slot reused early."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+import torch
+
+from tests.helpers.emulated import Gate, counters, reset_counters
+from vllm_ascend_mrv2.kernels import upload
+from vllm_ascend_mrv2.runner.staging import (
+    InputCopyPolicy,
+    StagingRing,
+    decide_input_copy,
+)
+
+CAPACITY = 4096
+
+
+@pytest.fixture
+def ring() -> Iterator[StagingRing]:
+    made = StagingRing(torch.device("npu:0"), CAPACITY, num_slots=3)
+    torch.npu.synchronize()
+    yield made
+    upload.use(None)
+
+
+def h2d_copies() -> int:
+    kinds = counters()["total"]["copies"]["h2d"].values()
+    return sum(memory["count"] for kind in kinds for memory in kind.values())
+
+
+def test_all_of_a_step_is_one_copy(ring: StagingRing) -> None:
+    reset_counters()
+    ring.begin_step()
+    staged = [np.arange(5, dtype=np.int64), np.ones((2, 3), np.float32), np.array([True, False])]
+    views = [ring.put(array) for array in staged]
+    ring.flush()
+    assert h2d_copies() == 1
+    for view, array in zip(views, staged, strict=True):
+        np.testing.assert_array_equal(view.cpu().numpy(), array)
+    ring.end_step()
+
+
+def test_nothing_staged_is_nothing_copied(ring: StagingRing) -> None:
+    reset_counters()
+    ring.begin_step()
+    ring.flush()
+    ring.end_step()
+    assert h2d_copies() == 0
+
+
+def test_what_was_put_is_a_snapshot(ring: StagingRing) -> None:
+    ring.begin_step()
+    array = np.arange(4, dtype=np.int32)
+    view = ring.put(array)
+    array[:] = -1  # its owner reuses the memory before the copy
+    ring.flush()
+    assert view.tolist() == [0, 1, 2, 3]
+    ring.end_step()
+
+
+def test_the_copy_does_not_wait_for_the_compute_stream(ring: StagingRing) -> None:
+    """The compute stream is held by a gate: a copy that waited for it would not return."""
+    with Gate() as gate:
+        gate.close()
+        ring.begin_step()
+        view = ring.put(np.array([7], dtype=np.int64))
+        ring.flush()
+        result = view * 2  # ordered after the copy, so that it sees it
+        ring.end_step()
+        gate.open()
+    assert result.item() == 14
+
+
+def test_a_slot_waits_for_its_last_reader(ring: StagingRing) -> None:
+    """Readers of three steps are held; the fourth step must not overwrite what the first reads."""
+    results = []
+    copied = torch.npu.Event()
+    with Gate() as gate:
+        gate.close()
+        for step in range(3):
+            ring.begin_step()
+            view = ring.put(np.array([step], dtype=np.int64))
+            ring.flush()
+            results.append(view + 100)
+            ring.end_step()
+        # The input stream, too, is held by the first slot's reader: look without blocking.
+        ring.input_stream.wait_event(ring._slots[1].read)
+        copied.record(ring.input_stream)
+        assert not copied.query()
+        gate.open()
+    ring.begin_step()
+    view = ring.put(np.array([3], dtype=np.int64))
+    ring.flush()
+    results.append(view + 100)
+    ring.end_step()
+    assert [result.item() for result in results] == [100, 101, 102, 103]
+
+
+def test_what_does_not_fit_is_copied_apart(ring: StagingRing) -> None:
+    reset_counters()
+    ring.begin_step()
+    small = ring.put(np.array([1], dtype=np.int64))
+    big = ring.put(np.arange(CAPACITY, dtype=np.int64))
+    ring.flush()
+    assert h2d_copies() == 2
+    assert small.item() == 1
+    assert big.sum().item() == CAPACITY * (CAPACITY - 1) // 2
+    ring.end_step()
+
+
+def test_actions_run_in_order_after_their_data(ring: StagingRing) -> None:
+    target = torch.zeros(4, dtype=torch.int64, device="npu")
+    ring.begin_step()
+    first, second = ring.put(np.array([1, 1, 1, 1])), ring.put(np.array([2, 2]))
+    ring.then(lambda: target.copy_(first))
+    ring.then(lambda: target[:2].copy_(second))
+    assert target.tolist() == [0, 0, 0, 0]
+    ring.flush()
+    assert target.tolist() == [2, 2, 1, 1]
+    ring.end_step()
+
+
+def test_uploads_go_through_the_open_ring_only(ring: StagingRing) -> None:
+    upload.use(ring)
+    reset_counters()
+    before = upload.tensor_h2d([1, 2, 3], device="npu", dtype=torch.int64)
+    ring.begin_step()
+    idx = upload.step_tensor_h2d(np.array([4, 5]), device="npu", dtype=torch.int64)
+    out = torch.empty(2, dtype=torch.int32, device="npu")
+    upload.step_tensor_h2d(np.array([6, 7], np.int32), out=out)
+    assert h2d_copies() == 2  # one before the step, one for both in it
+    ring.end_step()
+    assert (before.tolist(), idx.tolist(), out.tolist()) == ([1, 2, 3], [4, 5], [6, 7])
+
+
+def test_reading_late_is_refused_where_it_could_read_the_next_batch() -> None:
+    late = InputCopyPolicy.ON_READ
+    with pytest.raises(ValueError, match="may already have written the next batch"):
+        decide_input_copy(late, graphs=True, async_scheduling=True)
+    for graphs, async_scheduling in ((True, False), (False, True), (False, False)):
+        assert decide_input_copy(late, graphs, async_scheduling).policy is late
+    early = InputCopyPolicy.ON_PREPARE_STREAM
+    assert decide_input_copy(early, graphs=True, async_scheduling=True).policy is early

@@ -1,0 +1,123 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How replacements send host data to the device: at once, or through the step's staging.
+
+Outside a step each copy is made at once and blocks. While a step is open, the runner's staging
+(see runner/staging.py) takes the data and makes one copy of it all. Nothing else in this package
+copies from the host to the device.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+
+class Staging(Protocol):
+    """What a step's staging offers: see runner/staging.py."""
+
+    is_open: bool
+
+    def put(self, array: npt.NDArray[Any]) -> torch.Tensor: ...
+
+    def then(self, action: Callable[[], None]) -> None: ...
+
+    def flush(self) -> None: ...
+
+
+_local = threading.local()
+
+
+def use(staging: Staging | None) -> None:
+    """Send through `staging` on this thread, while it is open; None: always at once."""
+    _local.staging = staging
+
+
+def _open_staging() -> Staging | None:
+    staging: Staging | None = getattr(_local, "staging", None)
+    return staging if staging is not None and staging.is_open else None
+
+
+def stage(array: npt.NDArray[Any], device: torch.device | str) -> torch.Tensor:
+    """A device view of a snapshot of `array`; to be read only by actions given to `after`."""
+    staging = _open_staging()
+    if staging is None:
+        return torch.from_numpy(np.ascontiguousarray(array)).to(device)
+    return staging.put(array)
+
+
+def after(action: Callable[[], None]) -> None:
+    """Run `action`, device work on what was staged, once that is on the device."""
+    staging = _open_staging()
+    if staging is None:
+        action()
+    else:
+        staging.then(action)
+
+
+def flush() -> None:
+    """Bring all that was staged to the device before what is launched next."""
+    staging = _open_staging()
+    if staging is not None:
+        staging.flush()
+
+
+_NUMPY = {
+    torch.bool: np.bool_,
+    torch.uint8: np.uint8,
+    torch.int32: np.int32,
+    torch.int64: np.int64,
+    torch.float32: np.float32,
+    torch.float64: np.float64,
+}
+
+
+def as_array(data: Any, dtype: torch.dtype | None) -> npt.NDArray[Any]:
+    """List, numpy array or CPU tensor as a numpy array of `dtype` (None: its own)."""
+    if isinstance(data, torch.Tensor):
+        data = data.numpy()
+    return np.asarray(data, dtype=None if dtype is None else _NUMPY[dtype])
+
+
+def tensor_h2d(
+    data: Any,
+    device: torch.device | str | None = None,
+    dtype: torch.dtype | None = None,
+    out: torch.Tensor | None = None,
+) -> torch.Tensor:
+    """Core's `async_tensor_h2d`: `data` on the device, in `out` or in a tensor of its own.
+
+    What was staged before reaches the device first. Dtypes that staging does not carry (bfloat16)
+    are copied at once.
+    """
+    dtype = out.dtype if out is not None else dtype
+    if _open_staging() is None or (dtype is not None and dtype not in _NUMPY):
+        source = data if isinstance(data, torch.Tensor) else torch.as_tensor(data)
+        return source.to(device, dtype) if out is None else out.copy_(source)
+    view = stage(as_array(data, dtype), device or "cpu")
+    flush()
+    return view.clone() if out is None else out.copy_(view)
+
+
+def step_tensor_h2d(
+    data: Any,
+    device: torch.device | str | None = None,
+    dtype: torch.dtype | None = None,
+    out: torch.Tensor | None = None,
+) -> torch.Tensor:
+    """The same for the runner's own inputs, which live no longer than the step.
+
+    Core asks for a tensor without `out` first and with `out` last, and launches no reader in
+    between; so only the last one flushes, and the first is the staged view itself.
+    """
+    if _open_staging() is None:
+        return tensor_h2d(data, device, dtype, out)
+    view = stage(as_array(data, out.dtype if out is not None else dtype), device or "cpu")
+    if out is None:
+        return view
+    flush()
+    return out.copy_(view)
