@@ -1,0 +1,138 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Graphs give the eager tokens, however independent streams are delayed against each other.
+
+One mixed load (chunked prefill, prefix hits, preemption, batches that grow and shrink, greedy and
+seeded requests, some that leave the graph's rule) is run eagerly, and then with graphs under many
+seeds of the adversarial scheduler. Tokens must be equal, all of them.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from tests.helpers.emulated import acl, counters, reset_counters
+
+VOCAB = 256
+SEEDS = {"short": (1, 2), "long": tuple(range(3, 21))}
+
+
+@contextmanager
+def engine(checkpoint: Path, **arguments: Any) -> Iterator[Any]:
+    """An engine in this process, given back its memory afterwards."""
+    from vllm import LLM
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("VLLM_ENABLE_V1_MULTIPROCESSING", "0")
+        llm = LLM(
+            str(checkpoint),
+            dtype="float32",
+            max_model_len=320,
+            max_num_seqs=8,
+            max_num_batched_tokens=96,
+            block_size=16,
+            num_gpu_blocks_override=44,
+            gpu_memory_utilization=0.1,
+            enable_prefix_caching=True,
+            disable_log_stats=True,
+            **arguments,
+        )
+        try:
+            yield llm
+        finally:
+            llm.llm_engine.engine_core.engine_core.shutdown()
+
+
+def load() -> tuple[list[dict[str, list[int]]], list[Any]]:
+    """Prompts and parameters of the mixed load; the same each time."""
+    from vllm import SamplingParams
+
+    rng = random.Random(11)
+    shared = [rng.randrange(VOCAB) for _ in range(40)]
+    prompts, params = [], []
+    for number in range(28):
+        prompt = [rng.randrange(VOCAB) for _ in range(rng.choice([1, 3, 16, 17, 70, 130]))]
+        prompts.append({"prompt_token_ids": shared + prompt if number % 3 == 0 else prompt})
+        # Two of fourteen leave the step graph's rule; their batches replay the forward's graph.
+        extra: dict[str, Any] = {5: {"top_k": 20}, 10: {"presence_penalty": 0.4}}.get(
+            number % 14, {}
+        )
+        params.append(
+            SamplingParams(
+                temperature=0.0 if number % 2 else 0.8,
+                seed=number,
+                max_tokens=rng.choice([2, 9, 30, 60]),
+                ignore_eos=True,
+                detokenize=False,
+                **extra,
+            )
+        )
+    return prompts, params
+
+
+def tokens(llm: Any) -> list[list[int]]:
+    prompts, params = load()
+    llm.reset_prefix_cache()
+    outputs = llm.generate(prompts, params, use_tqdm=False)
+    return [list(output.outputs[0].token_ids) for output in outputs]
+
+
+@contextmanager
+def adversarial(seed: int) -> Iterator[None]:
+    """Streams are delayed against each other by `seed`."""
+    torch.npu.synchronize()
+    acl().emu_set_schedule_seed(seed, 1)
+    try:
+        yield
+    finally:
+        torch.npu.synchronize()
+        acl().emu_set_schedule_seed(0, 0)
+
+
+@pytest.fixture(scope="module")
+def expected(tiny: Callable[[str, str], Path]) -> list[list[int]]:
+    """The eager tokens, without async scheduling."""
+    with engine(tiny("qwen3", "float32"), enforce_eager=True, async_scheduling=False) as llm:
+        made = tokens(llm)
+    assert len({token for answer in made for token in answer}) > 100, "the model hardly varies"
+    return made
+
+
+@pytest.mark.parametrize("async_scheduling", [True, False], ids=["async", "sync"])
+@pytest.mark.parametrize(
+    "form", [pytest.param("short"), pytest.param("long", marks=pytest.mark.long)]
+)
+def test_graphs_give_the_eager_tokens(
+    tiny: Callable[[str, str], Path],
+    expected: list[list[int]],
+    async_scheduling: bool,
+    form: str,
+) -> None:
+    with engine(tiny("qwen3", "float32"), async_scheduling=async_scheduling) as llm:
+        runner = llm.llm_engine.engine_core.engine_core.model_executor.driver_worker.worker
+        log = runner.model_runner.step_log
+        reset_counters()
+        assert tokens(llm) == expected
+        for seed in SEEDS[form]:
+            with adversarial(seed):
+                made = tokens(llm)
+            assert made == expected, f"under scheduler seed {seed}"
+        replays = counters()["total"]["graph_replays"]
+        steps = sum(count for verdict, count in log.counts.items() if verdict.sampling)
+        print({verdict.reason: count for verdict, count in log.counts.items()}, replays)
+    assert steps > 50, "the step graph hardly ran"
+    assert replays - steps > 20, "the forward's graph hardly ran"
+
+
+def test_reads_from_the_device_give_the_same_tokens(
+    tiny: Callable[[str, str], Path], expected: list[list[int]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("VLLM_ASCEND_MRV2_SEQ_LENS", "device")
+    with engine(tiny("qwen3", "float32")) as llm, adversarial(5):
+        assert tokens(llm) == expected
