@@ -24,7 +24,7 @@ CXX_FILES = $(shell find csrc -name '*.cpp' -o -name '*.h')
 export HF_HUB_OFFLINE := 1
 export VLLM_NO_USAGE_STATS := 1
 
-.PHONY: help setup serve test exactness lint format bench clean distclean
+.PHONY: help setup serve test exactness lint format bench evidence clean distclean
 .DEFAULT_GOAL := help
 
 help:
@@ -32,6 +32,7 @@ help:
 	@echo 'make test  [TESTS="tests/unit ..."] [JOBS=2] [ARGS=...]'
 	@echo 'make exactness              the long form of the exactness tests'
 	@echo 'make bench [ARGS=...]      counters and times, into build/bench'
+	@echo 'make evidence FOLDER=...   the runs that a protocol asks for'
 	@echo 'make lint | format | setup | clean | distclean'
 
 setup:
@@ -59,6 +60,11 @@ bench:
 	@$(PYTHON) tools/bootstrap.py run $(TEST_MODELS)
 	@mkdir -p build/bench
 	@$(EMULATED) --no-guard -- python -m benchmarks --out build/bench $(ARGS)
+
+evidence:
+	@test -n "$(FOLDER)" || { echo 'make evidence FOLDER=benchmarks/evidence/...'; exit 2; }
+	@$(PYTHON) tools/bootstrap.py run
+	@$(EMULATED) --no-guard -- vllm-ascend-mrv2 evidence run $(FOLDER) $(ARGS)
 
 lint:
 	@$(PYTHON) tools/bootstrap.py lint

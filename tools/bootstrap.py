@@ -215,7 +215,7 @@ def plan(target: str, models: list[str]) -> list[Step]:
     """The steps of a target, in order."""
     package = extras_step(
         "this package, its test and development tools",
-        "dev,models,test",
+        "dev,evidence,models,test",
         "about 40 packages, 80 MB: under a minute",
     )
     if target == "lint":

@@ -6,6 +6,7 @@ from __future__ import annotations
 import click
 
 from vllm_ascend_mrv2.cli.emulator import emulator
+from vllm_ascend_mrv2.cli.evidence.commands import evidence
 from vllm_ascend_mrv2.cli.install_core import install_core
 from vllm_ascend_mrv2.cli.models.commands import models
 from vllm_ascend_mrv2.cli.record import record
@@ -18,6 +19,7 @@ def cli() -> None:
 
 
 cli.add_command(emulator)
+cli.add_command(evidence)
 cli.add_command(install_core)
 cli.add_command(models)
 cli.add_command(record)
