@@ -44,7 +44,7 @@ def pin_memory_decision() -> Decision:
     """Whether host memory may be pinned; the platform's answer is this decision's choice."""
     if envs.PIN_MEMORY.read() == "1":
         return Decision("pinned memory", "on", f"{envs.PIN_MEMORY.name}=1 (debug), unproven")
-    return Decision("pinned memory", "off", PINNING_WHY_NOT)
+    return Decision("pinned memory", "off", f"{PINNING_WHY_NOT}; {PINNING_CONDITION}")
 
 
 def seq_lens_decision() -> Decision:

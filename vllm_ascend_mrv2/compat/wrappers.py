@@ -60,6 +60,14 @@ REBINDINGS: tuple[Rebinding, ...] = (
         goes_when="core tracks which tables changed, or pinned memory is proven on CANN",
     ),
     Rebinding(
+        owner=f"{_GPU}.buffer_utils",
+        name="is_uva_available",
+        reason="core takes pinned memory for memory that the device can read in place; on this "
+        "device it is not, also where the debug switch reports pinned memory",
+        core_versions=_ALL_KNOWN,
+        goes_when="core asks the platform whether host memory is device-readable",
+    ),
+    Rebinding(
         owner=f"{_GPU}.buffer_utils:StagedWriteTensor",
         name="apply_write",
         reason="_apply_write_kernel is launched once per write range, and takes three more tables "

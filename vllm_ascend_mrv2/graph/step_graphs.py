@@ -14,11 +14,15 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import torch
+from tqdm import tqdm  # type: ignore[import-untyped]
 
 from vllm_ascend_mrv2.attention.plan import padded_decode_lens
 from vllm_ascend_mrv2.graph.capture import CapturedGraph, capture
 from vllm_ascend_mrv2.graph.decode_step import DecodeStep, Sampling
 from vllm_ascend_mrv2.graph.replay import ReplayProtocol
+
+# For each size: the step for each way of sampling, and core's graph of the forward alone.
+GRAPHS_PER_SIZE = len(Sampling) + 1
 
 
 @dataclass(frozen=True)
@@ -98,16 +102,15 @@ class StepGraphs:
         device = self.runner.device
         stream = torch.npu.Stream(device)
         stream.wait_stream(torch.npu.current_stream(device))
-        for size in sorted(sizes, reverse=True):
-            for sampling in Sampling:
-                lens = [1] * size
-                self.step.rows.fill_(-1)
-                with torch.npu.stream(stream):
-                    self.step.run(size, sampling, lens)  # makes every constant that it needs
-                captured = CapturedGraph(f"decode step of {size} ({sampling.value})")
-                with capture(captured, pool, stream):
-                    tokens = self.step.run(size, sampling, lens)
-                self._graphs[size, sampling] = _StepGraph(captured, tokens)
+        steps = [(size, way) for size in sorted(sizes, reverse=True) for way in Sampling]
+        for size, sampling in tqdm(steps, desc="Capturing decode steps"):
+            lens = [1] * size
+            with torch.npu.stream(stream):
+                self.step.run(size, sampling, lens)  # makes every constant that it needs
+            captured = CapturedGraph(f"decode step of {size} ({sampling.value})")
+            with capture(captured, pool, stream):
+                tokens = self.step.run(size, sampling, lens)
+            self._graphs[size, sampling] = _StepGraph(captured, tokens)
         torch.npu.current_stream(device).wait_stream(stream)
         self.sizes = sorted(sizes)
 

@@ -85,6 +85,7 @@ def rebindings() -> dict[str, Any]:
     return {
         "vllm.triton_utils:triton.next_power_of_2": next_power_of_2,
         f"{_GPU}.buffer_utils.UvaBufferPool": buffer_utils.MirrorPool,
+        f"{_GPU}.buffer_utils.is_uva_available": buffer_utils.is_uva_available,
         f"{_GPU}.buffer_utils:StagedWriteTensor.apply_write": buffer_utils.apply_write,
         f"{_GPU}.block_table.BlockTables": block_table.BlockTables,
         f"{_GPU}.sample.gumbel.gumbel_sample": gumbel.gumbel_sample,

@@ -18,6 +18,11 @@ import torch
 from vllm_ascend_mrv2.kernels import upload
 
 
+def is_uva_available() -> bool:
+    """Whether the device can read host memory in place: never here, pinned or not."""
+    return False
+
+
 class MirrorPool:
     """One device copy of a host array, written only when the host array changed.
 

@@ -15,6 +15,7 @@ import torch
 from vllm.config import VllmConfig
 from vllm.logger import init_logger
 from vllm.v1.core.sched.output import GrammarOutput, SchedulerOutput
+from vllm.v1.kv_cache_interface import KVCacheConfig
 from vllm.v1.outputs import ModelRunnerOutput
 from vllm.v1.worker.gpu.input_batch import InputBatch
 from vllm.v1.worker.gpu.model_runner import GPUModelRunner
@@ -22,9 +23,22 @@ from vllm.v1.worker.gpu.model_runner import GPUModelRunner
 from vllm_ascend_mrv2 import envs
 from vllm_ascend_mrv2.attention.fia import compressed_causal_mask
 from vllm_ascend_mrv2.attention.plan import HostSeqLens
+from vllm_ascend_mrv2.graph.budget import (
+    DEVICE_STREAMS,
+    RESERVED_STREAMS,
+    CaptureBudget,
+    bytes_per_row,
+    prune_sizes,
+)
 from vllm_ascend_mrv2.graph.decode_step import Sampling
 from vllm_ascend_mrv2.graph.replay import ReplayProtocol
-from vllm_ascend_mrv2.graph.step_graphs import StepFacts, StepGraphs, StepVerdict, decide_step
+from vllm_ascend_mrv2.graph.step_graphs import (
+    GRAPHS_PER_SIZE,
+    StepFacts,
+    StepGraphs,
+    StepVerdict,
+    decide_step,
+)
 from vllm_ascend_mrv2.kernels import constants, upload
 from vllm_ascend_mrv2.runner.output import AscendStepOutput
 from vllm_ascend_mrv2.runner.seq_lens import (
@@ -62,14 +76,41 @@ class AscendModelRunner(GPUModelRunner):
 
     # -- start-up -----------------------------------------------------------------------------
 
-    def initialize_kv_cache(self, *args: Any, **kwargs: Any) -> None:
-        super().initialize_kv_cache(*args, **kwargs)
+    def initialize_kv_cache(
+        self, kv_cache_config: KVCacheConfig, *args: Any, **kwargs: Any
+    ) -> None:
+        self._prune_capture_sizes(kv_cache_config)
+        super().initialize_kv_cache(kv_cache_config, *args, **kwargs)
         for groups in self.attn_groups:
             for group in groups:
                 for builder in group.metadata_builders:
                     builder.host_seq_lens = self.host_seq_lens
         self.cudagraph_manager.protocol = self.replay_protocol
         self.cudagraph_manager.host_seq_lens = self.host_seq_lens
+
+    def _prune_capture_sizes(self, kv_cache_config: KVCacheConfig) -> None:
+        """Leave core only the sizes that streams and memory suffice for, and log why."""
+        compilation = self.compilation_config
+        sizes = [n for n in compilation.cudagraph_capture_sizes or () if n <= self.max_num_reqs]
+        if not sizes:
+            return
+        kv_cache_bytes = max((t.size for t in kv_cache_config.kv_cache_tensors), default=0)
+        row_bytes = bytes_per_row(
+            self.vocab_size, self.model_config.get_hidden_size(), self.dtype.itemsize
+        )
+        made = prune_sizes(
+            sizes,
+            GRAPHS_PER_SIZE,
+            lambda size: size * row_bytes,
+            CaptureBudget(
+                streams=DEVICE_STREAMS - RESERVED_STREAMS,
+                memory_bytes=max(0, torch.npu.mem_get_info(self.device)[0] - kv_cache_bytes),
+            ),
+        )
+        log = logger.info if len(made.sizes) == len(set(sizes)) else logger.warning
+        log("Graph capture: %s", made.reason)
+        compilation.cudagraph_capture_sizes = list(made.sizes)
+        compilation.max_cudagraph_capture_size = max(made.sizes, default=0)
 
     def capture_model(self, *, profile_only: bool = False) -> int:
         compressed_causal_mask(self.device)
