@@ -55,7 +55,8 @@
 //    "task_updates", "captured_nodes", "graphs_destroyed", "external_event_records",
 //    "external_event_waits", "external_event_resets",
 //        What a stream is asked while it is captured counts as captured_nodes and as nothing else.
-//        task_updates: task groups updated. External events count under event_* too.
+//        task_updates: task groups updated. External events count under event_* too; those of
+//        torch_npu are words of memory and count as value_writes (record, reset) and value_waits.
 //    "allocations": {"device": {"count": 0, "bytes": 0, "freed": 0, "freed_bytes": 0},
 //                    "pinned": ..., "registered": ..., "physical": ...}}
 #pragma once

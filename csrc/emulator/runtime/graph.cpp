@@ -20,6 +20,7 @@ Graph::Graph(Device& device, aclmdlRICaptureMode mode)
     : device_(device), id_(next_graph_id()), mode_(mode) {}
 
 void Graph::seal() {
+  edge_count_ = edge_events.size();
   std::map<std::string_view, std::pair<const char*, uint64_t>> by_name;
   for (const auto& lane : lanes) {
     node_count_ += lane->nodes.size();
@@ -30,6 +31,11 @@ void Graph::seal() {
     }
   }
   for (const auto& [text, entry] : by_name) nodes_by_name_.push_back(entry);
+}
+
+void Graph::release_tickets() {
+  edge_events.clear();
+  for (const auto& lane : lanes) lane->ticket = Ticket();
 }
 
 void Graph::leave_flight() {
@@ -81,7 +87,7 @@ std::string graphs_json() {
            ",\"device\":" + std::to_string(graph->device().index()) +
            ",\"nodes\":" + std::to_string(graph->node_count()) +
            ",\"streams\":" + std::to_string(graph->lanes.size()) +
-           ",\"events\":" + std::to_string(graph->edge_events.size()) +
+           ",\"events\":" + std::to_string(graph->edge_count()) +
            ",\"task_groups\":" + std::to_string(graph->group_handles.size()) +
            ",\"replays\":" + std::to_string(graph->replays) +
            ",\"updates\":" + std::to_string(graph->updates) + '}';

@@ -89,16 +89,21 @@ class Graph {
   size_t open_groups = 0;
 
   std::vector<std::unique_ptr<Lane>> lanes;
-  std::vector<Ticket> edge_events;  // one for each edge
+  std::vector<Ticket> edge_events;  // one for each edge, by edge
   std::vector<void*> group_handles;
 
   // Done when the capture has ended well.
   void seal();
   size_t node_count() const { return node_count_; }
+  size_t edge_count() const { return edge_count_; }
   // Nodes of tasks by the task's name.
   const std::vector<std::pair<const char*, uint64_t>>& nodes_by_name() const {
     return nodes_by_name_;
   }
+
+  // Gives back what the graph costs its device, at the moment that it is destroyed and not when the
+  // last worker has let go of it.
+  void release_tickets();
 
   // A replay is in flight from its submission until its task is gone, run or dropped.
   void enter_flight() { ++in_flight_; }
@@ -119,6 +124,7 @@ class Graph {
   const uint32_t id_;
   const aclmdlRICaptureMode mode_;
   size_t node_count_ = 0;
+  size_t edge_count_ = 0;
   std::vector<std::pair<const char*, uint64_t>> nodes_by_name_;
   std::mutex mutex_;
   std::condition_variable changed_;

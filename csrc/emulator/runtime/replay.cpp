@@ -61,7 +61,7 @@ BranchPool& branch_pool() {
 class Replay : public std::enable_shared_from_this<Replay> {
  public:
   explicit Replay(std::shared_ptr<Graph> graph)
-      : graph_(std::move(graph)), recorded_(graph_->edge_events.size(), false) {}
+      : graph_(std::move(graph)), recorded_(graph_->edge_count(), false) {}
 
   // On the worker of the stream that the graph is replayed on.
   void run() {
@@ -107,8 +107,16 @@ class Replay : public std::enable_shared_from_this<Replay> {
   }
 
   static bool is_event_task(const Task& task) {
-    return task.kind == TaskKind::kEventRecord || task.kind == TaskKind::kEventWait ||
-           task.kind == TaskKind::kEventReset;
+    switch (task.kind) {
+      case TaskKind::kEventRecord:
+      case TaskKind::kEventWait:
+      case TaskKind::kEventReset:
+      case TaskKind::kValueWrite:  // torch_npu's external events
+      case TaskKind::kValueWait:
+        return true;
+      default:
+        return false;
+    }
   }
 
   void record(size_t edge) {
@@ -242,6 +250,7 @@ EMU_API aclError aclmdlRIDestroy(aclmdlRI model) {
   }
   if (!emu::graphs().erase(model)) return emu::graphs().refuse(__func__, model);
   for (void* group : graph->group_handles) emu::task_groups().erase(group);
+  graph->release_tickets();
   emu::count(emu::Counter::kGraphsDestroyed);
   return ACL_SUCCESS;
 }

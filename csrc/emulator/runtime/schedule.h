@@ -18,8 +18,8 @@ class TaskSchedule {
   // Sleeps before the next task of this stream where the seed says so.
   void before_task();
 
-  // Sleeps before or after an external event's record, wait or reset, more often than before other
-  // tasks: that is where a replay meets its update stream.
+  // Sleeps before or after an external event's record, wait or reset (a value write or wait), more
+  // often than before other tasks: that is where a replay meets its update stream.
   void around_event();
 
   // The delay for one task in microseconds: 15 of 16 tasks none, most others 50 us to 1 ms, a

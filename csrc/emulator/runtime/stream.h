@@ -29,8 +29,8 @@ struct TaskInterrupted : std::runtime_error {
 class Graph;
 struct TaskGroup;
 
-// What a graph has to do with a stream: see capture.h and task_group.h. Guarded by the capture lock,
-// but for `kind`, which may be read without it.
+// What a graph has to do with a stream: see capture.h and task_group.h. Guarded by the capture
+// lock, but for `kind`, which may be read without it.
 struct GraphUse {
   enum class Kind : uint8_t { kNone, kCapture, kUpdate };
 

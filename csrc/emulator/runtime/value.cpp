@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Writing and awaiting a 64-bit word of device memory in stream order.
 #include <chrono>
-#include <thread>
+#include <condition_variable>
+#include <mutex>
 
 #include "runtime/error.h"
 #include "runtime/memory.h"
@@ -10,6 +11,25 @@
 
 namespace emu {
 namespace {
+
+// Tells waits of any word about writes of any word. Words can also be written in other ways, so
+// that a wait looks again by itself every now and then.
+struct Writes {
+  std::mutex mutex;
+  std::condition_variable happened;
+};
+
+Writes& writes() {
+  static auto* instance = new Writes;
+  return *instance;
+}
+
+void write(void* address, uint64_t value) {
+  Writes& w = writes();
+  std::lock_guard lock(w.mutex);
+  __atomic_store_n(static_cast<uint64_t*>(host_alias(address)), value, __ATOMIC_RELEASE);
+  w.happened.notify_all();
+}
 
 aclError check_word(const char* api, const void* address) {
   if (!address) return fail_null(api, "devAddr");
@@ -41,6 +61,17 @@ bool is_met(uint64_t actual, uint64_t value, uint32_t flag) {
   }
 }
 
+void wait(const void* address, uint64_t value, uint32_t flag) {
+  constexpr auto kLookAgain = std::chrono::milliseconds(1);
+  const auto* word = static_cast<const uint64_t*>(host_alias(address));
+  Writes& w = writes();
+  std::unique_lock lock(w.mutex);
+  while (!is_met(__atomic_load_n(word, __ATOMIC_ACQUIRE), value, flag)) {
+    check_interrupted();
+    w.happened.wait_for(lock, kLookAgain);
+  }
+}
+
 }  // namespace
 }  // namespace emu
 
@@ -49,10 +80,7 @@ EMU_API aclError aclrtValueWrite(void* address, uint64_t value, uint32_t, aclrtS
   if (aclError error = emu::check_word(__func__, address)) return error;
   return emu::submit(stream, {"value_write",
                               emu::TaskKind::kValueWrite,
-                              [address, value] {
-                                __atomic_store_n(static_cast<uint64_t*>(emu::host_alias(address)),
-                                                 value, __ATOMIC_RELEASE);
-                              },
+                              [address, value] { emu::write(address, value); },
                               {{address, sizeof(uint64_t), true}}});
 }
 
@@ -63,15 +91,8 @@ EMU_API aclError aclrtValueWait(void* address, uint64_t value, uint32_t flag, ac
     return emu::fail(ACL_ERROR_RT_PARAM_INVALID,
                      "aclrtValueWait: unknown flag " + std::to_string(flag));
   }
-  return emu::submit(stream,
-                     {"value_wait",
-                      emu::TaskKind::kValueWait,
-                      [address, value, flag] {
-                        auto* word = static_cast<uint64_t*>(emu::host_alias(address));
-                        while (!emu::is_met(__atomic_load_n(word, __ATOMIC_ACQUIRE), value, flag)) {
-                          emu::check_interrupted();
-                          std::this_thread::sleep_for(std::chrono::microseconds(20));
-                        }
-                      },
-                      {{address, sizeof(uint64_t), false}}});
+  return emu::submit(stream, {"value_wait",
+                              emu::TaskKind::kValueWait,
+                              [address, value, flag] { emu::wait(address, value, flag); },
+                              {{address, sizeof(uint64_t), false}}});
 }
