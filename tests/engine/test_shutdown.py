@@ -26,7 +26,9 @@ NEW_TOKENS = 200
 
 
 def stream(server: Server, begun: threading.Event, leave: threading.Event) -> bool:
-    """A streamed request; `begun` is set at its first piece, `leave` ends it. Whether it was answered in full."""
+    """A streamed request; `begun` is set at its first piece, `leave` ends it. Whether it was
+    answered in full.
+    """
     request = {"model": MODEL_NAME, "prompt": "sea", "max_tokens": NEW_TOKENS, "stream": True}
     with httpx.Client(timeout=httpx.Timeout(60, read=1)) as client:
         try:
