@@ -259,6 +259,19 @@ def _save_metrics(text: str, path: Path) -> None:
     files.write_text(path, "\n".join(lines) + "\n")
 
 
+def _keep_counters(partial: Path) -> None:
+    """Counters of the processes that launched something, as counters-0.json and so on."""
+    kept = 0
+    for path in sorted(partial.glob("counters-*.json")):
+        if files.read_json(path)["total"]["launch_count"]:
+            path.rename(partial / f"kept-{kept}.json")
+            kept += 1
+        else:
+            path.unlink()
+    for number in range(kept):
+        (partial / f"kept-{number}.json").rename(partial / f"counters-{number}.json")
+
+
 def engine_steps(metrics: str) -> int:
     """How many engine steps /metrics tells of; 0 where it does not say."""
     found = re.findall(r"^vllm:iteration_tokens_total_count\S* (\S+)$", metrics, re.MULTILINE)
@@ -316,14 +329,7 @@ def _measure(protocol: Protocol, place: Place, start: Start, partial: Path) -> d
     result.unlink()
     for log in ("server.log", "client.log"):
         _scrub(partial / log, place)
-    counted = [(p, files.read_json(p)) for p in partial.glob("counters-*.json")]
-    # The process that has the device; the API server asks it nothing.
-    for number, (path, _) in enumerate(
-        sorted(counted, key=lambda item: item[1]["total"]["launch_count"], reverse=True)
-    ):
-        path.rename(partial / f"counters-{number}.json" if number == 0 else path)
-        if number:
-            path.unlink()
+    _keep_counters(partial)
     return {
         "start": start.number,
         "variant": start.variant,

@@ -267,7 +267,10 @@ def _copies(counted: dict[str, Any], direction: str) -> int:
 
 
 def _server_counts(start: Path, steps: int) -> dict[str, float]:
-    """Per engine step, over the whole life of the server, start-up included. Empty without."""
+    """Of the first device, per engine step, over the server's whole life, start-up included.
+
+    Empty where the server left no counters: it was killed, or the device is not emulated.
+    """
     path = start / "counters-0.json"
     if not path.is_file() or not steps:
         return {}

@@ -21,7 +21,7 @@ import pytest
 from tests.unit.cli.evidence.conftest import NAME
 from vllm_ascend_mrv2.cli.evidence import folder as files
 from vllm_ascend_mrv2.cli.evidence import protocol as protocols
-from vllm_ascend_mrv2.cli.evidence import provenance
+from vllm_ascend_mrv2.cli.evidence import provenance, runner
 from vllm_ascend_mrv2.cli.evidence.verify import verify
 
 STANDIN = Path(__file__).with_name("standin_vllm.py")
@@ -265,3 +265,12 @@ def test_two_runs_of_one_folder_do_not_mix(case: Case) -> None:
     process.communicate(timeout=20)
     assert code == 1
     assert "Another run of" in output
+
+
+def test_counters_of_processes_without_a_device_are_dropped(tmp_path: Path) -> None:
+    for pid, launches in ((70, 0), (7, 5), (8, 9)):
+        counted = {"pid": pid, "total": {"launch_count": launches}}
+        (tmp_path / f"counters-{pid}.json").write_text(json.dumps(counted))
+    runner._keep_counters(tmp_path)
+    kept = {path.name: files.read_json(path)["pid"] for path in tmp_path.iterdir()}
+    assert kept == {"counters-0.json": 7, "counters-1.json": 8}
