@@ -18,15 +18,21 @@ from tests.engine.cases import Case
 from tests.engine.server import Server, ServerSpec
 
 
+LONG_TIMEOUT_S = 1800
+
+
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Tests of one server next to each other: a change of server costs a start."""
+    """Tests of one server next to each other (a change costs a start); time for the long ones."""
 
     def place(item: pytest.Item) -> str:
         mark = item.get_closest_marker("xdist_group")
         return f"{item.path}" if mark is None else str(mark.args[0])
 
-    first = {}
+    for item in items:
+        if item.get_closest_marker("long") is not None:
+            item.add_marker(pytest.mark.timeout(LONG_TIMEOUT_S))
+    first: dict[str, int] = {}
     for index, item in enumerate(items):
         first.setdefault(place(item), index)
     items.sort(key=lambda item: first[place(item)])
