@@ -17,7 +17,6 @@ from tests.engine import checkpoints
 from tests.engine.cases import Case
 from tests.engine.server import Server, ServerSpec
 
-
 LONG_TIMEOUT_S = 1800
 
 
