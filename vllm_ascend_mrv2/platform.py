@@ -20,6 +20,7 @@ from vllm_ascend_mrv2 import envs
 from vllm_ascend_mrv2.compat import (
     bad_words_limit,
     device_argument,
+    model_path,
     pins,
     triton_gate,
     unknown_parameters,
@@ -169,6 +170,7 @@ class NPUPlatform(Platform):
     def pre_register_and_update(cls, parser: ArgumentParser | None = None) -> None:
         cls._choose_model_runner()
         device_argument.wrap_engine_args(cls.device_type)
+        model_path.install()
         bad_words_limit.install()
         # Only a process that serves requests has the protocol, or is about to load it.
         if parser is not None or "vllm.entrypoints.openai.completion.protocol" in sys.modules:
@@ -180,6 +182,7 @@ class NPUPlatform(Platform):
     def apply_config_platform_defaults(cls, vllm_config: VllmConfig) -> None:
         """Refuse graph and compile modes that were asked for, and set ours before core's."""
         from vllm.config import CompilationMode, CUDAGraphMode
+        from vllm.config.vllm import OptimizationLevel
 
         from vllm_ascend_mrv2 import support
 
@@ -188,7 +191,10 @@ class NPUPlatform(Platform):
         support.refuse(support.graph_requests(compilation))
         compilation.mode = CompilationMode.NONE
         if compilation.cudagraph_mode is None:
-            compilation.cudagraph_mode = CUDAGraphMode.FULL_DECODE_ONLY
+            asked_for_none = vllm_config.optimization_level == OptimizationLevel.O0
+            compilation.cudagraph_mode = (
+                CUDAGraphMode.NONE if asked_for_none else CUDAGraphMode.FULL_DECODE_ONLY
+            )
 
     @classmethod
     def check_and_update_config(cls, vllm_config: VllmConfig) -> None:

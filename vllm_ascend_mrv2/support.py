@@ -102,6 +102,13 @@ def _architecture(config: Any) -> str | None:
     return None
 
 
+def _transformers_backend(config: Any) -> str | None:
+    model = _path(config, "model_config")
+    if model is None or not model.using_transformers_backend():
+        return None
+    return f"{', '.join(model.architectures)} by transformers' own code"
+
+
 def _executor(config: Any) -> str | None:
     backend = _path(config, "parallel_config.distributed_executor_backend")
     return f"distributed_executor_backend={backend}" if backend in ("ray",) else None
@@ -208,6 +215,12 @@ REFUSALS: tuple[Refusal, ...] = (
         _architecture,
         "its kernels are not replaced yet",
         "serve a dense decoder-only model",
+    ),
+    Refusal(
+        "models that core runs through transformers",
+        _transformers_backend,
+        "what such a model consists of is not known, so nothing about it is verified",
+        "serve a model of a family in the README's table",
     ),
     Refusal(
         "dual batch overlap",

@@ -37,7 +37,8 @@ def copy(tiny: Callable[[str, str], Path], tmp_path: Path) -> Path:
 
 def test_a_path_that_is_not_there_is_named(tmp_path: Path) -> None:
     missing = tmp_path / "nowhere"
-    serve(missing).line_with(str(missing))
+    line = serve(missing).line_with(f"the model folder {missing} does not exist")
+    assert "check its spelling" in line
 
 
 def test_a_folder_without_a_configuration_is_named(

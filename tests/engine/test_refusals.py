@@ -89,6 +89,11 @@ ASKS = (
         "mixture-of-experts",
         config=MOE,
     ),
+    Ask(
+        "models that core runs through transformers",
+        "Qwen3ForCausalLM by transformers' own code",
+        ("--model-impl", "transformers"),
+    ),
     Ask("dual batch overlap", "dual batch overlap", ("--enable-dbo",)),
     Ask("KV transfer", "KV connector", ("--kv-transfer-config", json.dumps(CONNECTOR))),
     Ask("KV offloading", "--kv-offloading-size", ("--kv-offloading-size", "1")),
