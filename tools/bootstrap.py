@@ -234,6 +234,9 @@ def plan(target: str, models: list[str]) -> list[Step]:
         command_step(
             "emulated Ascend device", "a minute or two the first time", "emulator", "build"
         ),
+        command_step(
+            "hot path (C++ of the decode step)", "a minute the first time", "hotpath", "build"
+        ),
         *(model_step(model) for model in models),
     ]
 

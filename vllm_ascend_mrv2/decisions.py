@@ -72,6 +72,15 @@ def graph_decision(config: Any) -> Decision:
     )
 
 
+def updates_decision() -> Decision:
+    """Who gives a captured graph its host lengths."""
+    from vllm_ascend_mrv2.graph import updates
+
+    verdict = updates.verdict()
+    choice = "Python, on the step thread" if verdict.library is None else "C++, its own thread"
+    return Decision("graph updates", choice, verdict.reason)
+
+
 def device_decision() -> Decision:
     """Which device library is loaded, and whether it is an emulation."""
     library = _loaded_library("libascendcl.so")
@@ -107,6 +116,7 @@ def collect(config: Any) -> list[Decision]:
         device_decision(),
         Decision("model runner", "V2", "the only runner of this plugin"),
         graph_decision(config),
+        updates_decision(),
         Decision("torch.compile", "off", "not verified on this device"),
         Decision(
             "async scheduling",

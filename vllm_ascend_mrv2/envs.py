@@ -50,6 +50,18 @@ SEQ_LENS = Switch(
     ("auto", "device"),
     "Debug only. `device` reads sequence lengths back from the device on every step.",
 )
+HOTPATH = Switch(
+    PREFIX + "HOTPATH",
+    "auto",
+    ("auto", "off"),
+    "`off` updates graphs by the Python reference even where the compiled hot path is built.",
+)
+REPLAY_TIMEOUT_S = Switch(
+    PREFIX + "REPLAY_TIMEOUT_S",
+    "300",
+    (),
+    "Seconds after which a step that does not end is reported and the engine ends.",
+)
 CACHE = Switch(
     PREFIX + "CACHE",
     "",
@@ -57,7 +69,7 @@ CACHE = Switch(
     "Folder for what the command line builds (default: ~/.cache/vllm-ascend-mrv2).",
 )
 
-SWITCHES: tuple[Switch, ...] = (PIN_MEMORY, SEQ_LENS, CACHE)
+SWITCHES: tuple[Switch, ...] = (PIN_MEMORY, SEQ_LENS, HOTPATH, REPLAY_TIMEOUT_S, CACHE)
 
 
 def unknown_switches(environ: Mapping[str, str] | None = None) -> list[str]:

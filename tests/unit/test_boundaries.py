@@ -20,19 +20,20 @@ ALLOWED: dict[str, set[str]] = {
     "compat": set(),
     "envs": set(),
     "attention": {"compat", "envs"},
-    "graph": {"attention", "compat", "envs", "kernels"},
+    "builds": {"envs"},
+    "graph": {"attention", "builds", "compat", "envs", "kernels"},
     "kernels": {"compat", "envs"},
     "layers": {"compat", "envs"},
     "distributed": {"compat", "envs"},
     "runner": {"attention", "compat", "distributed", "envs", "graph", "kernels", "layers"},
     "support": {"compat", "envs"},
-    "decisions": {"attention", "compat", "envs", "kernels", "layers", "support"},
+    "decisions": {"attention", "compat", "envs", "graph", "kernels", "layers", "support"},
     "worker": {"compat", "distributed", "envs", "runner"},
     "platform": {
         *("attention", "compat", "decisions", "distributed", "envs", "graph"),
         *("kernels", "layers", "runner", "support"),
     },
-    "cli": {"compat", "decisions", "envs", "support"},
+    "cli": {"builds", "compat", "decisions", "envs", "support"},
     "__init__": set(),
 }
 # The start-up record says whether the device is emulated; it may say the word.

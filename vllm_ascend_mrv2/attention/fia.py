@@ -12,7 +12,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 import torch_npu
@@ -73,15 +73,23 @@ class FiaCall:
     ) -> None:
         """The same into `output`; allocates nothing, so that a graph can hold and update it."""
         torch_npu.npu_fused_infer_attention_score.out(
-            self.query,
-            self.key_cache,
-            self.value_cache,
             actual_seq_lengths=query_ends,
             actual_seq_lengths_kv=kv_lens,
-            workspace=workspace,
-            out=[output, softmax_lse],
-            **self._parameters(),
+            **self.out_arguments(output, softmax_lse, workspace),
         )
+
+    def out_arguments(
+        self, output: torch.Tensor, softmax_lse: torch.Tensor, workspace: torch.Tensor
+    ) -> dict[str, Any]:
+        """Every argument of `attend_into`'s call but the lengths, by the schema's names."""
+        return {
+            "query": self.query,
+            "key": self.key_cache,
+            "value": self.value_cache,
+            "workspace": workspace,
+            "out": [output, softmax_lse],
+            **self._parameters(),
+        }
 
     def _parameters(self) -> dict[str, object]:
         return {

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Compiles the emulator with CMake and Ninja and puts the result into the cache in one rename.
+"""Compiles a product with CMake and Ninja and puts the result into the cache in one rename.
 
-A toolkit folder is either complete or absent: a build that is killed, fails or meets a full disk
+A build's folder is either complete or absent: a build that is killed, fails or meets a full disk
 leaves at most a work tree, which the next build goes on with (a checkout) or replaces (a wheel).
 """
 
@@ -29,8 +29,9 @@ from types import FrameType
 
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
+from vllm_ascend_mrv2.builds import Product, Stack, build_key
 from vllm_ascend_mrv2.cli.console import CliError, console, say
-from vllm_ascend_mrv2.cli.toolkit import LIBRARIES, Stack, Toolkit, build_key, toolkit_for
+from vllm_ascend_mrv2.cli.toolkit import EMULATOR, Toolkit, toolkit_for
 
 # A finished work tree takes 370 MiB (`du -sh` of it), most of it a precompiled ATen header; the
 # rest is room for the compilers' temporary files.
@@ -55,7 +56,7 @@ class Tools:
 
 
 def _search_path() -> str:
-    # cmake and ninja come as pip packages of the `emulator` extra: their scripts are in this
+    # cmake and ninja may come as pip packages: their scripts are in this
     # environment's folder, which is not on PATH where it has not been activated.
     return os.pathsep.join([sysconfig.get_path("scripts"), os.environ.get("PATH", "")])
 
@@ -69,8 +70,8 @@ def find_tools() -> Tools:
         if path is None:
             raise CliError(
                 f"{name} was not found.",
-                why="The emulated device is built with CMake and Ninja.",
-                do="pip install 'vllm-ascend-mrv2[emulator]', which brings both",
+                why="What is compiled here is built with CMake and Ninja.",
+                do="pip install cmake ninja   (vllm-ascend-mrv2[emulator] brings both)",
             )
         found[name] = path
     return Tools(cxx, found["cmake"], found["ninja"])
@@ -86,9 +87,9 @@ def _find_compiler() -> str:
     if cxx is None:
         raise CliError(
             "No C++ compiler was found.",
-            why=f"{' , '.join(candidates)} is not on PATH, and the emulated device is compiled on "
-            "this machine, against the installed torch. (A machine with an Ascend card needs no "
-            "compiler: there, do not use `emulator`.)",
+            why=f"{' , '.join(candidates)} is not on PATH, and what is built here is compiled on "
+            "this machine, against the installed torch. (A machine with an Ascend card serves "
+            "without a compiler: there, do not use `emulator`.)",
             do=do,
         )
     probe = subprocess.run(
@@ -123,14 +124,15 @@ def ensure_built(
     stack: Stack,
     cache: Path,
     *,
+    product: Product = EMULATOR,
     force: bool = False,
     min_free_bytes: int = MIN_FREE_BYTES,
 ) -> Toolkit:
-    """The toolkit for `source` and `stack`, built now if it is not there.
+    """The build of `product` from `source` for `stack`, made now if it is not there.
 
     Safe to call from several processes at once: one builds, the others wait and use its result.
     """
-    toolkit = toolkit_for(source, stack, cache)
+    toolkit = toolkit_for(source, stack, cache, product)
     if toolkit.is_complete() and not force:
         with contextlib.suppress(OSError):  # a cache on a read-only disk is as good
             os.utime(toolkit.path)
@@ -138,10 +140,10 @@ def ensure_built(
     tools = find_tools()
     try:
         with _lock(cache) as lock_fd:
-            toolkit = toolkit_for(source, stack, cache)
+            toolkit = toolkit_for(source, stack, cache, product)
             if toolkit.is_complete() and not force:
                 return toolkit
-            return _Build(source, stack, cache, tools, lock_fd, min_free_bytes).run()
+            return _Build(source, stack, cache, product, tools, lock_fd, min_free_bytes).run()
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
             raise _disk_full(cache) from error
@@ -174,7 +176,7 @@ def _lock(cache: Path) -> Iterator[int]:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            say("Another build of the emulator is running; waiting for it.")
+            say("Another build is running; waiting for it.")
             fcntl.flock(descriptor, fcntl.LOCK_EX)
         yield descriptor
     finally:
@@ -206,6 +208,7 @@ class _Build:
         source: Path,
         stack: Stack,
         cache: Path,
+        product: Product,
         tools: Tools,
         lock_fd: int,
         min_free_bytes: int,
@@ -213,6 +216,7 @@ class _Build:
         self.source = source
         self.stack = stack
         self.cache = cache
+        self.product = product
         self.tools = tools
         self.lock_fd = lock_fd
         self.min_free_bytes = min_free_bytes
@@ -228,7 +232,7 @@ class _Build:
         self._check_space()
         started = time.monotonic()
         say(
-            f"Building the emulated Ascend device for torch {self.stack.torch_version} and "
+            f"Building the {self.product.title} for torch {self.stack.torch_version} and "
             f"torch-npu {self.stack.torch_npu_version}: about a minute on two cores.\n"
             f"  log: {self.log}"
         )
@@ -242,7 +246,7 @@ class _Build:
                 say("The sources changed during the build; building what changed.")
             else:
                 raise CliError(
-                    "The emulator's sources keep changing while they are built.",
+                    f"The {self.product.title}'s sources keep changing while they are built.",
                     do="Run the command again when they are at rest.",
                 )
             toolkit = self._publish(key)
@@ -250,7 +254,7 @@ class _Build:
         return toolkit
 
     def _discard_leftovers(self) -> None:
-        for partial in (self.cache / "toolkits").glob("*.partial"):
+        for partial in (self.cache / self.product.folder).glob("*.partial"):
             shutil.rmtree(partial, ignore_errors=True)
         self.work.mkdir(parents=True, exist_ok=True)
         self.log.write_bytes(b"")
@@ -282,12 +286,14 @@ class _Build:
         ]
         self._step("configuring", configure)
         self._step("compiling", [self.tools.ninja, "-C", str(tree), f"-j{jobs()}"])
-        missing = [name for name in LIBRARIES if not (self.out / "lib64" / name).is_file()]
+        missing = [
+            name for name in self.product.libraries if not (self.out / "lib64" / name).is_file()
+        ]
         if missing:
             raise CliError(
                 f"The build ended without {', '.join(missing)}.",
                 why=f"see {self.log}",
-                do="This is a fault of the emulator's CMakeLists.txt: report it with the log.",
+                do=f"This is a fault of {self.source}/CMakeLists.txt: report it with the log.",
             )
 
     def _step(self, what: str, command: list[str]) -> None:
@@ -335,7 +341,7 @@ class _Build:
         if "Killed signal terminated program" in text:
             do = "The machine ran out of memory: give it more, or close other programs."
         return CliError(
-            f"{what.capitalize()} the emulator failed (exit code {code}).\n\n"
+            f"{what.capitalize()} the {self.product.title} failed (exit code {code}).\n\n"
             + "\n".join(f"    {line[:_SHOWN_COLUMNS]}" for line in shown)
             + "\n",
             why=f"the whole log is {self.log}",
@@ -344,7 +350,7 @@ class _Build:
 
     def _publish(self, key: str) -> Toolkit:
         """Copy the result beside its final place, then rename: never visible in part."""
-        final = self.cache / "toolkits" / key
+        final = self.cache / self.product.folder / key
         partial = final.with_name(f"{key}.partial")
         facts = {
             "key": key,
@@ -367,7 +373,7 @@ class _Build:
         if "_csrc" in self.source.parts:
             # Installed sources do not change: nothing will be built here a second time.
             shutil.rmtree(self.work, ignore_errors=True)
-        return Toolkit(final)
+        return Toolkit(final, self.product.libraries)
 
     def _prune(self, newest: Path) -> None:
         """Remove what earlier states of the same sources left, but for the newest few."""

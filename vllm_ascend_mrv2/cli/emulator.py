@@ -15,10 +15,11 @@ from pathlib import Path
 
 import click
 
+from vllm_ascend_mrv2.builds import cache_root
 from vllm_ascend_mrv2.cli import install_core
 from vllm_ascend_mrv2.cli.builder import ensure_built
 from vllm_ascend_mrv2.cli.console import CliError
-from vllm_ascend_mrv2.cli.toolkit import Toolkit, cache_root, find_stack, source_dir
+from vllm_ascend_mrv2.cli.toolkit import Toolkit, find_stack, source_dir
 
 _UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
 

@@ -7,6 +7,7 @@ import click
 
 from vllm_ascend_mrv2.cli.emulator import emulator
 from vllm_ascend_mrv2.cli.evidence.commands import evidence
+from vllm_ascend_mrv2.cli.hotpath import hotpath
 from vllm_ascend_mrv2.cli.install_core import install_core
 from vllm_ascend_mrv2.cli.models.commands import models
 from vllm_ascend_mrv2.cli.record import record
@@ -20,6 +21,7 @@ def cli() -> None:
 
 cli.add_command(emulator)
 cli.add_command(evidence)
+cli.add_command(hotpath)
 cli.add_command(install_core)
 cli.add_command(models)
 cli.add_command(record)

@@ -1,13 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where a built emulator lives, what it was built from, and the environment that selects it.
+"""The emulator as something built: where it lives, and the environment that selects it.
 
 Pure questions about files and metadata. Building is `builder`'s; nothing here runs a program.
 """
 
 from __future__ import annotations
 
-import hashlib
-import platform
 import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -18,24 +16,16 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 import vllm_ascend_mrv2
-from vllm_ascend_mrv2 import envs
+from vllm_ascend_mrv2 import builds
+from vllm_ascend_mrv2.builds import Product, Stack, build_key
 from vllm_ascend_mrv2.cli.console import CliError
 
-# Raised when the shape of a toolkit folder changes without its sources changing.
-_LAYOUT = "1"
 _INSTALL = "pip install 'vllm-ascend-mrv2[emulator]'"
 # What torch_npu opens first; a build without them is not a toolkit.
 LIBRARIES = ("libascendcl.so", "libopapi.so", "libhccl.so")
 
 
-@dataclass(frozen=True)
-class Stack:
-    """The installed torch and torch_npu that the emulator is compiled against."""
-
-    torch_dir: Path
-    torch_version: str
-    torch_npu_dir: Path
-    torch_npu_version: str
+EMULATOR = Product("emulator", "emulated Ascend device", "emulator", "toolkits", LIBRARIES)
 
 
 @dataclass(frozen=True)
@@ -43,10 +33,11 @@ class Toolkit:
     """A folder shaped like a CANN toolkit: lib64/, opp/, runtime/, compiler/."""
 
     path: Path
+    libraries: tuple[str, ...] = LIBRARIES
 
     def is_complete(self) -> bool:
         """Whether it is there. It appears by one rename, so that it is never there in part."""
-        return all((self.path / "lib64" / name).is_file() for name in LIBRARIES)
+        return all((self.path / "lib64" / name).is_file() for name in self.libraries)
 
     def variables(self) -> dict[str, str]:
         """What a real toolkit's set_env.sh sets, but for the loader's path."""
@@ -73,26 +64,14 @@ class Toolkit:
         return "\n".join(lines)
 
 
-def cache_root(environ: Mapping[str, str]) -> Path:
-    """The folder for everything that the command line builds."""
-    chosen = envs.CACHE.read(environ)
-    if chosen:
-        return Path(chosen).expanduser().absolute()
-    xdg = environ.get("XDG_CACHE_HOME", "")
-    # The XDG rule: a relative value is not valid and is ignored.
-    base = Path(xdg) if xdg.startswith("/") else Path.home() / ".cache"
-    return base / "vllm-ascend-mrv2"
-
-
-def source_dir() -> Path:
-    """The emulator's sources: in a wheel inside the package, in a checkout beside it."""
+def source_dir(product: Product = EMULATOR) -> Path:
+    """The product's sources. Raises CliError where they are not there."""
+    if (found := builds.source_dir(product)) is not None:
+        return found
     package = Path(vllm_ascend_mrv2.__file__).resolve().parent
-    for csrc in (package / "_csrc", package.parent / "csrc"):
-        if (csrc / "emulator" / "CMakeLists.txt").is_file():
-            return csrc / "emulator"
     raise CliError(
-        "The emulator's sources are not there.",
-        why=f"Neither {package / '_csrc'} nor {package.parent / 'csrc'} has emulator/.",
+        f"The {product.title}'s sources are not there.",
+        why=f"Neither {package / '_csrc'} nor {package.parent / 'csrc'} has {product.sources}/.",
         do="Install the wheel again, or use a complete checkout.",
     )
 
@@ -103,7 +82,7 @@ def _installed(name: str) -> tuple[Distribution, Path]:
     except PackageNotFoundError:
         raise CliError(
             f"{name} is not installed in this environment.",
-            why="The emulated device is compiled against the installed torch and torch-npu.",
+            why="What is compiled here is compiled against the installed torch and torch-npu.",
             do=_INSTALL,
         ) from None
     folder = Path(str(found.locate_file(name.replace("-", "_")))).resolve()
@@ -134,31 +113,6 @@ def find_stack() -> Stack:
     return Stack(torch_dir, torch.version, torch_npu_dir, torch_npu.version)
 
 
-def build_key(source: Path, stack: Stack) -> str:
-    """Name of the toolkit built from `source` against `stack`: 16 hex digits.
-
-    The folders count as well as the versions: the libraries hold torch's folder as their RUNPATH,
-    so that an environment that is deleted must not take another's emulator with it.
-    """
-    digest = hashlib.sha256()
-    facts = (
-        _LAYOUT,
-        platform.machine(),
-        str(stack.torch_dir),
-        stack.torch_version,
-        str(stack.torch_npu_dir),
-        stack.torch_npu_version,
-    )
-    for fact in facts:
-        digest.update(fact.encode() + b"\0")
-    for path in sorted(p for p in source.rglob("*") if p.is_file()):
-        if path.name.startswith(".") or path.name.endswith("~"):
-            continue  # what editors leave
-        digest.update(path.relative_to(source).as_posix().encode() + b"\0")
-        digest.update(hashlib.sha256(path.read_bytes()).digest())
-    return digest.hexdigest()[:16]
-
-
-def toolkit_for(source: Path, stack: Stack, cache: Path) -> Toolkit:
-    """The toolkit that belongs to these sources and this stack, built or not."""
-    return Toolkit(cache / "toolkits" / build_key(source, stack))
+def toolkit_for(source: Path, stack: Stack, cache: Path, product: Product = EMULATOR) -> Toolkit:
+    """The build that belongs to these sources and this stack, there or not."""
+    return Toolkit(cache / product.folder / build_key(source, stack), product.libraries)

@@ -15,6 +15,7 @@ import torch
 
 from vllm_ascend_mrv2.attention.fia import capturing_into
 from vllm_ascend_mrv2.graph.tasks import AttentionTasks
+from vllm_ascend_mrv2.graph.updates import Updates, chosen
 
 
 class CapturedGraph:
@@ -24,10 +25,11 @@ class CapturedGraph:
     protocol armed it with for this one replay: a graph whose lengths nobody gave cannot run.
     """
 
-    def __init__(self, name: str = "graph") -> None:
+    def __init__(self, name: str = "graph", updates: Updates | None = None) -> None:
+        """updates: how its tasks will be updated; None is what was chosen for this process."""
         self.name = name
         self.graph = torch.npu.NPUGraph()
-        self.tasks = AttentionTasks()
+        self.tasks = AttentionTasks((updates or chosen()).new_event)
         self.num_tasks = 0  # set when the capture ends
         self._armed: Callable[[], None] | None = None
 

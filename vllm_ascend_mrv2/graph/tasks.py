@@ -8,9 +8,9 @@ was updated and the event recorded. Order against other replays is the protocol'
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 
@@ -19,6 +19,16 @@ from vllm_ascend_mrv2.attention.fia import FiaCall
 
 class TaskMismatchError(RuntimeError):
     """The updates of a replay are not those that were captured."""
+
+
+class TaskEvent(Protocol):
+    """An external event: torch.npu.ExternalEvent, or the hot path's."""
+
+    def wait(self, stream: torch.npu.Stream) -> None: ...
+
+    def reset(self, stream: torch.npu.Stream) -> None: ...
+
+    def record(self, stream: torch.npu.Stream) -> None: ...
 
 
 @dataclass(frozen=True)
@@ -30,7 +40,7 @@ class AttentionTask:
     softmax_lse: torch.Tensor
     workspace: torch.Tensor
     handle: Any  # task group
-    may_run: torch.npu.ExternalEvent
+    may_run: TaskEvent
 
     def launch(self, query_ends: list[int], kv_lens: list[int]) -> None:
         """Make the call into the captured tensors with these lengths."""
@@ -40,8 +50,9 @@ class AttentionTask:
 class AttentionTasks:
     """The tasks of one graph in capture order. Recorder of the capture, updater of replays."""
 
-    def __init__(self) -> None:
+    def __init__(self, new_event: Callable[[], TaskEvent]) -> None:
         self.tasks: list[AttentionTask] = []
+        self._new_event = new_event
 
     def record(self, call: FiaCall, query_ends: list[int], kv_lens: list[int]) -> torch.Tensor:
         """Capture `call` on the current stream as a task that waits for its update."""
@@ -50,7 +61,7 @@ class AttentionTasks:
         softmax_lse = torch.empty(1, dtype=torch.float32, device=query.device)
         workspace = call.workspace(query_ends, kv_lens)
         stream = torch.npu.current_stream(query.device)
-        may_run = torch.npu.ExternalEvent()
+        may_run = self._new_event()
         may_run.wait(stream)
         may_run.reset(stream)
         torch.npu.graph_task_group_begin(stream)
@@ -58,6 +69,13 @@ class AttentionTasks:
         handle = torch.npu.graph_task_group_end(stream)
         self.tasks.append(AttentionTask(call, output, softmax_lse, workspace, handle, may_run))
         return output
+
+    def require(self, captured: int) -> None:
+        """Raises TaskMismatchError unless there are `captured` tasks."""
+        if len(self.tasks) != captured:
+            raise TaskMismatchError(
+                f"the graph waits for {captured} attention updates and {len(self.tasks)} are known"
+            )
 
     def update(
         self,
@@ -71,10 +89,7 @@ class AttentionTasks:
         captured: how many tasks the graph holds. Raises TaskMismatchError if they are not all
         here; then none is updated.
         """
-        if len(self.tasks) != captured:
-            raise TaskMismatchError(
-                f"the graph waits for {captured} attention updates and {len(self.tasks)} are known"
-            )
+        self.require(captured)
         lens = list(kv_lens)
         with torch.npu.stream(stream):
             for task in self.tasks:

@@ -39,7 +39,9 @@ from vllm_ascend_mrv2.graph.step_graphs import (
     StepVerdict,
     decide_step,
 )
+from vllm_ascend_mrv2.graph.watchdog import Watchdog, read_limit_s
 from vllm_ascend_mrv2.kernels import constants, upload
+from vllm_ascend_mrv2.runner import output as results
 from vllm_ascend_mrv2.runner.output import AscendStepOutput
 from vllm_ascend_mrv2.runner.seq_lens import (
     SeqLensAuthority,
@@ -70,6 +72,11 @@ class AscendModelRunner(GPUModelRunner):
         self.seq_lens_log: VerdictLog[SeqLensVerdict] = VerdictLog()
         self.step_log: VerdictLog[StepVerdict] = VerdictLog()
         self.replay_protocol = ReplayProtocol(device)
+        self.staging.before_wait = self.replay_protocol.close_window
+        self.watchdog = Watchdog(
+            self.replay_protocol, read_limit_s(), vllm_config.parallel_config.rank
+        )
+        results.use(self.watchdog)
         self.step_graphs: StepGraphs | None = None
         self._seq_lens_from_device = envs.SEQ_LENS.read() == "device"
         self._step_result: tuple[list[str], torch.Tensor] | None = None
@@ -120,6 +127,14 @@ class AscendModelRunner(GPUModelRunner):
             self.step_graphs = StepGraphs(self, self.replay_protocol)
             self.step_graphs.capture_all(sizes, self.cudagraph_manager.pool)
         return size_bytes
+
+    def shutdown(self) -> None:
+        self.replay_protocol.close()
+        if self.watchdog.has_failed:
+            # Core waits for the device here, which does not come back: leave it to the exit.
+            logger.warning("The device is left as it is: a step on it does not end.")
+            return
+        super().shutdown()
 
     # -- requests -----------------------------------------------------------------------------
 
@@ -240,7 +255,7 @@ class AscendModelRunner(GPUModelRunner):
         self._step_result = req_ids, graphs.replay(sampling, lens.tolist())
 
     def _computed_on_device(self, rows: torch.Tensor) -> npt.NDArray[np.int32]:
-        self.replay_protocol.refuse_wait("a read of sequence lengths")
+        self.replay_protocol.close_window("a read of sequence lengths")
         computed = self.req_states.num_computed_tokens.gpu.index_select(0, rows)
         return computed.to("cpu").numpy()
 
@@ -320,5 +335,5 @@ class AscendModelRunner(GPUModelRunner):
 
     def _read_seq_lens(self, batch: InputBatch) -> npt.NDArray[np.int32]:
         """The device's own lengths, [num_reqs] int32: one D2H, waits for it."""
-        self.replay_protocol.refuse_wait("a read of sequence lengths")
+        self.replay_protocol.close_window("a read of sequence lengths")
         return batch.seq_lens[: batch.num_reqs].to("cpu").numpy()

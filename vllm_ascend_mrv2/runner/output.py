@@ -19,6 +19,16 @@ from vllm.v1.outputs import AsyncModelRunnerOutput, LogprobsTensors, ModelRunner
 from vllm.v1.worker.gpu.sample.output import SamplerOutput
 from vllm.v1.worker.utils import raise_if_nan_logits
 
+from vllm_ascend_mrv2.graph.watchdog import Watchdog
+
+_watchdog: Watchdog | None = None
+
+
+def use(watchdog: Watchdog | None) -> None:
+    """Bound every result's wait by `watchdog`. One runner per process; core makes the results."""
+    global _watchdog
+    _watchdog = watchdog
+
 
 class _LateResult(AsyncModelRunnerOutput):
     """A result that exists on the device once `main_stream` comes to here.
@@ -42,6 +52,8 @@ class _LateResult(AsyncModelRunnerOutput):
     def _copying(self) -> Iterator[None]:
         """Within this block copies run on the copy stream, after this step and no other."""
         with torch.npu.device(self._copy_stream.device), torch.npu.stream(self._copy_stream):
+            if _watchdog is not None:
+                _watchdog.wait(self._ready)
             self._copy_stream.wait_event(self._ready)
             yield
 

@@ -88,6 +88,8 @@ class StagingRing:
         self._apart: list[tuple[torch.Tensor, torch.Tensor]] = []
         self._then: list[Callable[[], None]] = []
         self.is_open = False  # between begin_step and end_step
+        # Called before a copy that may have to wait for the compute stream.
+        self.before_wait: Callable[[str], None] = lambda what: None
 
     def begin_step(self) -> None:
         """Turn to the next slot. What earlier steps staged stays readable for their readers.
@@ -150,6 +152,8 @@ class StagingRing:
         slot = self._slots[self._current]
         if slot.is_read_recorded:
             # Normally long past; right when it is not.
+            if not slot.read.query():
+                self.before_wait("a copy into a slot that is still read")
             self.input_stream.wait_event(slot.read)
         piece = slice(self._copied, self._used)
         slot.memory[piece].copy_(self._host[piece])

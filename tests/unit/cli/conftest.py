@@ -12,7 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from vllm_ascend_mrv2.cli.toolkit import LIBRARIES, Stack, build_key, find_stack, source_dir
+from vllm_ascend_mrv2.builds import Stack, build_key
+from vllm_ascend_mrv2.cli.toolkit import LIBRARIES, find_stack, source_dir
 
 CMAKELISTS = """
 cmake_minimum_required(VERSION 3.18)

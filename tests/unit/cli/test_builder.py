@@ -15,10 +15,10 @@ from pathlib import Path
 
 import pytest
 
+from vllm_ascend_mrv2.builds import Stack
 from vllm_ascend_mrv2.cli import builder
 from vllm_ascend_mrv2.cli.builder import ensure_built
 from vllm_ascend_mrv2.cli.console import CliError
-from vllm_ascend_mrv2.cli.toolkit import Stack
 
 # Appends a step to every library, which runs after it has been linked.
 _EXTRA_STEP = """
@@ -42,7 +42,7 @@ def _start(project: Path, stack: Stack, cache: Path) -> subprocess.Popen[str]:
     code = (
         "import sys; from pathlib import Path\n"
         "from vllm_ascend_mrv2.cli.builder import ensure_built\n"
-        "from vllm_ascend_mrv2.cli.toolkit import Stack\n"
+        "from vllm_ascend_mrv2.builds import Stack\n"
         "a, b, c, d, e, f = sys.argv[1:]\n"
         "print(ensure_built(Path(a), Stack(Path(c), d, Path(e), f), Path(b)).path)\n"
     )

@@ -11,12 +11,10 @@ from pathlib import Path
 
 import pytest
 
+from vllm_ascend_mrv2.builds import Stack, build_key, cache_root
 from vllm_ascend_mrv2.cli.console import CliError
 from vllm_ascend_mrv2.cli.toolkit import (
-    Stack,
     Toolkit,
-    build_key,
-    cache_root,
     find_stack,
     source_dir,
 )
