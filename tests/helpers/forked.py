@@ -49,6 +49,8 @@ def outcome(
         slow_us: As ASCEND_EMU_SLOW_US; empty is off.
         timeout_s: After this the child counts as hanging and is killed.
     """
+    sys.stdout.flush()  # else the child would write it too
+    sys.stderr.flush()
     child = os.fork()
     if child == 0:
         _run_child(body, seed, slow_us)

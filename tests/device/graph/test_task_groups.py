@@ -264,7 +264,9 @@ def decode(ordered, host_wait=False, update_streams=1):
         attention.update(update, lengths_of(step))
         results.append(attention.result.clone())
     wrong = sum(not torch.equal(r.cpu(), e) for r, e in zip(results, expected))
-    assert wrong == 0, f"{wrong} wrong results"
+    if wrong:
+        print("corrupt")
+        raise SystemExit(f"{wrong} wrong results")
 """
 
 
@@ -294,8 +296,8 @@ for seed in range(3):
     print(outcome(lambda: decode(ordered=False), seed=seed, slow_us="3000", timeout_s=3))
 """
     )
-    assert len(seen) == 3
-    assert set(seen) <= {"hangs", "failed"}
+    assert seen.count("hangs") + seen.count("corrupt") == 3
+    assert set(seen) <= {"hangs", "corrupt", "failed"}
 
 
 def test_two_unordered_update_streams_hang_or_corrupt() -> None:
@@ -307,8 +309,8 @@ for seed in range(3):
     print(outcome(body, seed=seed, slow_us="3000", timeout_s=3))
 """
     )
-    assert len(seen) == 3
-    assert set(seen) <= {"hangs", "failed"}
+    assert seen.count("hangs") + seen.count("corrupt") == 3
+    assert set(seen) <= {"hangs", "corrupt", "failed"}
 
 
 def test_a_host_read_inside_the_replay_window_hangs() -> None:
