@@ -49,7 +49,7 @@ PYTEST := OMP_NUM_THREADS=1 $(EMULATED) --guard -- python -m pytest -n $(JOBS) -
 
 test:
 	@$(PYTHON) tools/bootstrap.py run $(TEST_MODELS)
-	@$(PYTEST) -m "not long" $(TESTS) $(ARGS)
+	@$(PYTEST) -m "not long" --durations=20 $(TESTS) $(ARGS)
 
 # Every prompt and model of the exactness tests, where `make test` takes a few of each.
 exactness:
