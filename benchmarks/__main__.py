@@ -14,11 +14,18 @@ import click
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.steady_decode import Measurement, measure
+from benchmarks.steady_decode import PHASES, Measurement, Mode, measure
 from vllm_ascend_mrv2.cli.models import tiny
 
-# What is measured side by side: name -> engine arguments.
-MODES: dict[str, dict[str, object]] = {"eager": {"enforce_eager": True}, "graph": {}}
+# What is measured side by side.
+MODES = {
+    mode.name: mode
+    for mode in (
+        Mode("eager", {"enforce_eager": True}, has_hot_path=False),
+        Mode("graph", {}, has_hot_path=False),
+        Mode("graph+hotpath", {}, has_hot_path=True),
+    )
+}
 
 
 def _table(rows: list[Measurement]) -> Table:
@@ -40,6 +47,16 @@ def _table(rows: list[Measurement]) -> Table:
     return table
 
 
+def _phase_table(rows: list[Measurement]) -> Table:
+    table = Table(title="The same, host us of the step thread by phase (median of each)")
+    for column in ("mode", "batch", "host us", *PHASES):
+        table.add_column(column, justify="left" if column == "mode" else "right")
+    for row in rows:
+        phases = (f"{row.phases_us[phase]:.0f}" for phase in PHASES)
+        table.add_row(row.mode, str(row.batch), f"{row.host_us:.0f}", *phases)
+    return table
+
+
 @click.command()
 @click.option("--out", type=click.Path(path_type=Path), default=Path("build/bench"))
 @click.option("--batch", "batches", type=int, multiple=True, default=(1, 8, 32), show_default=True)
@@ -48,10 +65,22 @@ def _table(rows: list[Measurement]) -> Table:
 @click.option(
     "--mode", "modes", type=click.Choice(list(MODES)), multiple=True, default=tuple(MODES)
 )
+@click.option(
+    "--compute/--no-compute",
+    default=False,
+    show_default=True,
+    help="Whether the device computes: without, host times are not those of a shared CPU.",
+)
 def main(
-    out: Path, batches: tuple[int, ...], layers: int, steps: int, modes: tuple[str, ...]
+    out: Path,
+    batches: tuple[int, ...],
+    layers: int,
+    steps: int,
+    modes: tuple[str, ...],
+    compute: bool,
 ) -> None:
-    """Count what a steady decode step does, for each mode and batch size."""
+    """Count and time what a steady decode step does, for each mode and batch size."""
+    os.environ["ASCEND_EMU_COMPUTE"] = str(int(compute))
     os.environ.setdefault("VLLM_LOGGING_LEVEL", "WARNING")
     rows = []
     spawn = multiprocessing.get_context("spawn")
@@ -62,12 +91,14 @@ def main(
             for mode in modes:
                 # An engine does not give all of its memory back: a process for each.
                 with ProcessPoolExecutor(1, mp_context=spawn) as pool:
-                    work = pool.submit(measure, model, mode, batch, steps, MODES[mode])
+                    work = pool.submit(measure, model, MODES[mode], batch, steps)
                     rows.append(work.result())
     out.mkdir(parents=True, exist_ok=True)
     target = out / "steps.json"
     target.write_text(json.dumps([row.as_json() for row in rows], indent=2) + "\n")
-    Console(width=110).print(_table(rows))
+    console = Console(width=110)
+    console.print(_table(rows))
+    console.print(_phase_table(rows))
     click.echo(f"Written to {target}.")
 
 

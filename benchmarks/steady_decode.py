@@ -16,9 +16,31 @@ from typing import Any
 
 import numpy as np
 
+from vllm_ascend_mrv2 import envs
 from vllm_ascend_mrv2.cli import counters
 
 _LABEL = "decode"
+
+# Phase -> the runner's methods whose time it is; `rest` is what no phase has. In an eager step only
+# the rule and the output are apart.
+_RUNNER_PHASES = {
+    "rule": ("_step_facts",),
+    "bookkeeping": (
+        *("finish_requests", "free_states", "add_requests", "update_requests"),
+        "_decide_seq_lens",
+    ),
+    "output": ("sample_tokens",),
+}
+PHASES = ("rule", "bookkeeping", "replay", "updates", "output", "rest")
+
+
+@dataclass(frozen=True)
+class Mode:
+    """A way to run: arguments of the engine, and whether the compiled hot path is taken."""
+
+    name: str
+    engine_arguments: dict[str, Any]
+    has_hot_path: bool
 
 
 @dataclass(frozen=True)
@@ -40,13 +62,17 @@ class PerStep:
 
 @dataclass(frozen=True)
 class Measurement:
-    """One row of steps.json. host_us: median microseconds of the step thread per step."""
+    """One row of steps.json. host_us: median microseconds of the step thread per step.
+
+    phases_us: medians of its parts by PHASES; they need not add up.
+    """
 
     mode: str
     batch: int
     layers: int
     steps: int
     host_us: float
+    phases_us: dict[str, float]
     per_step: PerStep
 
     def as_json(self) -> dict[str, Any]:
@@ -73,18 +99,51 @@ def _per_step(counted: dict[str, Any]) -> PerStep:
 
 
 class _StepTimer:
-    """Marks and times the decode steps of a runner while `is_counting`."""
+    """Marks and times the decode steps of a runner, whole and by phase, while `is_counting`."""
 
     def __init__(self, runner: Any) -> None:
         self.is_counting = False
         self.host_us: list[float] = []
+        self._phases: list[dict[str, float]] = []
+        for phase, methods in _RUNNER_PHASES.items():
+            for method in methods:
+                self._time(runner, method, phase)
+        self._time(runner.replay_protocol.updater, "submit", "updates")
+        if runner.step_graphs is not None:
+            for captured in runner.step_graphs.captured:
+                self._time(captured.graph, "replay", "replay")
         self._execute, self._sample = runner.execute_model, runner.sample_tokens
         runner.execute_model, runner.sample_tokens = self._timed_execute, self._timed_sample
+
+    def _time(self, owner: Any, method: str, phase: str) -> None:
+        original = getattr(owner, method)
+
+        def timed(*args: Any, **kwargs: Any) -> Any:
+            if not self.is_counting:
+                return original(*args, **kwargs)
+            start = time.perf_counter_ns()
+            try:
+                return original(*args, **kwargs)
+            finally:
+                step = self._phases[-1]
+                step[phase] = step.get(phase, 0.0) + (time.perf_counter_ns() - start) / 1e3
+
+        setattr(owner, method, timed)
+
+    def phases_us(self) -> dict[str, float]:
+        """Medians over the steps, by PHASES."""
+        for step, host_us in zip(self._phases, self.host_us, strict=True):
+            step["rest"] = host_us - sum(step.values())
+        return {
+            phase: float(np.median([step.get(phase, 0.0) for step in self._phases]))
+            for phase in PHASES
+        }
 
     def _timed_execute(self, *args: Any, **kwargs: Any) -> Any:
         if not self.is_counting:
             return self._execute(*args, **kwargs)
         counters.library().emu_step_begin(_LABEL.encode())
+        self._phases.append({})
         start = time.perf_counter_ns()
         try:
             return self._execute(*args, **kwargs)
@@ -102,12 +161,19 @@ class _StepTimer:
             counters.library().emu_step_end()
 
 
-def measure(
-    model: Path, mode: str, batch: int, steps: int, engine_arguments: dict[str, Any]
-) -> Measurement:
-    """Measure `steps` steady decode steps of `batch` requests on a new engine in this process."""
+def measure(model: Path, mode: Mode, batch: int, steps: int) -> Measurement:
+    """Measure `steps` steady decode steps of `batch` requests on a new engine in this process.
+
+    Raises RuntimeError where the mode wants the hot path and it is not built.
+    """
     os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
+    os.environ[envs.HOTPATH.name] = "auto" if mode.has_hot_path else "off"
     from vllm import LLM, SamplingParams
+
+    from vllm_ascend_mrv2.graph import updates
+
+    if mode.has_hot_path and updates.verdict().library is None:
+        raise RuntimeError(f"{mode.name}: {updates.verdict().reason}")
 
     warm_up, prompt_tokens = 8, 16
     llm = LLM(
@@ -117,7 +183,7 @@ def measure(
         gpu_memory_utilization=0.3,
         enable_prefix_caching=False,
         disable_log_stats=True,
-        **engine_arguments,
+        **mode.engine_arguments,
     )
     core = llm.llm_engine.engine_core.engine_core
     runner = core.model_executor.driver_worker.worker.model_runner
@@ -135,16 +201,18 @@ def measure(
     for _ in range(steps):
         llm.llm_engine.step()
     timer.is_counting = False
+    runner.replay_protocol.close_window("the end of the count")
     counted = counters.snapshot()
     layers = llm.model_config.hf_text_config.num_hidden_layers
     while llm.llm_engine.has_unfinished_requests():
         llm.llm_engine.step()
     core.shutdown()
     return Measurement(
-        mode=mode,
+        mode=mode.name,
         batch=batch,
         layers=layers,
         steps=counted["steps"][_LABEL]["count"],
         host_us=float(np.median(timer.host_us)),
+        phases_us=timer.phases_us(),
         per_step=_per_step(counted),
     )

@@ -97,6 +97,11 @@ class StepGraphs:
     def largest_size(self) -> int:
         return self.sizes[-1] if self.sizes else 0
 
+    @property
+    def captured(self) -> list[CapturedGraph]:
+        """All captured steps."""
+        return [graph.captured for graph in self._graphs.values()]
+
     def capture_all(self, sizes: list[int], pool: Any) -> None:
         """Capture each size for both ways of sampling, the largest first."""
         device = self.runner.device
