@@ -53,11 +53,21 @@ void TaskProgram::update(const UpdateStream& stream, const std::vector<int64_t>&
     stack[query_lengths_] = queries;
     stack[kv_lengths_] = keys;
     ACL_CALL(aclmdlRICaptureTaskUpdateBegin(stream.handle, task.group));
-    op_.callBoxed(stack);
+    try {
+      op_.callBoxed(stack);
+    } catch (...) {
+      // Nothing more can go wrong than has; the stream must not stay in this update.
+      static_cast<void>(aclmdlRICaptureTaskUpdateEnd(stream.handle));
+      throw;
+    }
     ACL_CALL(aclmdlRICaptureTaskUpdateEnd(stream.handle));
     task.event->record(stream.handle);
     issued.fetch_add(1, std::memory_order_release);
   }
+}
+
+void TaskProgram::let_go(const UpdateStream& stream, size_t first) const {
+  for (size_t i = first; i < tasks_.size(); ++i) tasks_[i].event->record(stream.handle);
 }
 
 }  // namespace hotpath

@@ -45,9 +45,13 @@ class TaskProgram {
 
   // Update every task with these lengths and record its event, in capture order; `issued` counts
   // finished ones as they are. The stream is made current and the mode set by the caller.
-  // Throws on the first error: the tasks after it are not updated.
+  // Throws on the first error: neither that task nor those after it run then, until `let_go`.
   void update(const UpdateStream& stream, const std::vector<int64_t>& query_ends,
               const std::vector<int64_t>& kv_lens, std::atomic<int64_t>& issued) const;
+
+  // Record the events from task `first` on without an update. The replay comes to its end with
+  // earlier lengths, so that the device is there for an orderly exit; its result must not be used.
+  void let_go(const UpdateStream& stream, size_t first) const;
 
  private:
   struct Task {

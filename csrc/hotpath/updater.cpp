@@ -88,29 +88,45 @@ void Updater::run() {
   pthread_setname_np(pthread_self(), "task-updater");
   std::unique_lock lock(mutex_);
   while (true) {
-    changed_.wait(lock, [this] { return (!jobs_.empty() && !held_) || closing_; });
-    if (jobs_.empty() || held_ || !error_.empty()) return;  // closing, or nothing can be mended
+    changed_.wait(lock, [this] { return closing_ || (!jobs_.empty() && !held_); });
+    if (jobs_.empty()) return;
     Job job = std::move(jobs_.front());
     jobs_.pop_front();
+    const bool is_refused = held_ || !error_.empty();
     lock.unlock();
     std::string error;
     try {
-      issue(job);
+      is_refused ? let_go(job, /*is_ordered=*/false) : issue(job);
     } catch (const c10::Error& failure) {
       error = failure.what_without_backtrace();
     } catch (const std::exception& failure) {
       error = failure.what();
     }
-    job = {};  // gives back what the job held before anybody is told that it is done
     lock.lock();
-    if (!error.empty()) {
+    if (!error.empty() && error_.empty()) {
       error_ = "update " + std::to_string(issued()) + " of a replay failed: " + error;
-    } else {
-      outstanding_.fetch_sub(1, std::memory_order_acq_rel);
+      lock.unlock();
+      // Only now that everybody can see the error: the replay's result is not one.
+      try {
+        let_go(job, /*is_ordered=*/true);
+      } catch (const std::exception&) {
+        // The runtime refuses even this; the first error is the one to report.
+      }
+      lock.lock();
     }
+    job = {};  // gives back what the job held before anybody is told that it is done
+    outstanding_.fetch_sub(1, std::memory_order_acq_rel);
     changed_.notify_all();
-    if (!error_.empty()) return;
   }
+}
+
+void Updater::let_go(const Job& job, bool is_ordered) {
+  const c10::StreamGuard guard(stream_.torch_stream);
+  if (!is_ordered) {
+    issued_.store(0, std::memory_order_release);
+    if (job.previous_done) job.previous_done->block(stream_.torch_stream);
+  }
+  job.program->let_go(stream_, static_cast<size_t>(issued()));
 }
 
 void Updater::issue(const Job& job) {

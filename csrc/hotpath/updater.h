@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // One thread that issues the task updates of replays, in the order in which they were submitted.
 // The step thread submits a replay's lengths right after the replay and goes on. The thread waits
-// for the host only, never for the device. What failed stays failed: the device then waits for an
-// event that nobody records, so every later call gets the first error.
+// for the host only, never for the device. What failed stays failed: every later call gets the
+// first error, and replays run to their end without updates, so that the process can end.
 #pragma once
 
 #include <c10/core/Event.h>
@@ -48,7 +48,7 @@ class Updater {
   // For tests of what happens to a replay whose updates are late: stop before the next one.
   void hold(bool held);
 
-  // Issue what was submitted (not where it failed or is held), end the thread and wait for its end.
+  // Issue what was submitted (let it go where it failed or is held), end the thread and join it.
   void close();
 
  private:
@@ -61,6 +61,7 @@ class Updater {
 
   void run();
   void issue(const Job& job);
+  void let_go(const Job& job, bool is_ordered);
   void refuse_fork() const;
 
   const UpdateStream stream_;

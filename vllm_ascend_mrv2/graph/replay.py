@@ -32,7 +32,7 @@ class ReplayState(enum.Enum):
 
     IDLE = "no update is due"
     OPEN = "a replay waits for its updates"
-    BROKEN = "an update failed; the device waits for good"
+    BROKEN = "an update failed; no later result is right"
 
 
 class ReplayProtocol:
@@ -91,9 +91,8 @@ class ReplayProtocol:
     ) -> None:
         """Replay `captured` with these host lengths. Waits for nothing.
 
-        Raises UpdateError if an update failed, now or earlier: the protocol is then BROKEN, since
-        the device waits for an event that nobody records. Raises TaskMismatchError before anything
-        was submitted.
+        Raises UpdateError if an update failed, now or earlier: the protocol is then BROKEN.
+        Raises TaskMismatchError before anything was submitted.
         """
         self.check()
         if self._is_submitting:

@@ -9,6 +9,7 @@ was updated and the event recorded. Order against other replays is the protocol'
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -94,6 +95,16 @@ class AttentionTasks:
         with torch.npu.stream(stream):
             for task in self.tasks:
                 torch.npu.graph_task_update_begin(stream, task.handle)
-                task.launch(query_ends, lens)
+                try:
+                    task.launch(query_ends, lens)
+                except BaseException:
+                    with suppress(RuntimeError):  # the stream must not stay in this update
+                        torch.npu.graph_task_update_end(stream)
+                    raise
                 torch.npu.graph_task_update_end(stream)
                 task.may_run.record(stream)
+
+    def let_go(self, stream: torch.npu.Stream) -> None:
+        """Let a replay end whose updates failed. Its result must not be used."""
+        for task in self.tasks:
+            task.may_run.record(stream)

@@ -28,7 +28,7 @@ HOW_TO_BUILD = "build it with `vllm-ascend-mrv2 hotpath build`"
 
 
 class UpdateError(RuntimeError):
-    """A task update failed: the device waits for it for good."""
+    """A task update failed: no result of that replay or a later one is right."""
 
 
 @dataclass(frozen=True)
@@ -134,6 +134,7 @@ class PythonUpdater:
             self._issued = captured.num_tasks
         except BaseException as error:
             self._failure = f"an update of {captured.name} failed: {error}"
+            captured.tasks.let_go(self._stream)
             raise UpdateError(self._failure) from error
 
     def check(self) -> None:

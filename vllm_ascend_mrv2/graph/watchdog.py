@@ -51,14 +51,15 @@ class Watchdog:
         self.has_failed = False
 
     def wait(self, event: torch.npu.Event) -> None:
-        """Return when `event` has completed; at once, at the cost of one query, where it has.
+        """Return when `event` has completed; at once, at the cost of two queries, where it has.
 
         Raises ReplayTimeoutError past the limit and UpdateError where an update failed.
         """
-        if event.query():
-            return
         try:
-            self._poll(event)
+            if not event.query():
+                self._poll(event)
+            # A replay whose update failed ends too, after the failure can be seen.
+            self.protocol.check()
         except (ReplayTimeoutError, UpdateError):
             self.has_failed = True
             raise
