@@ -19,7 +19,7 @@ from vllm.v1.worker.utils import request_memory
 from vllm.v1.worker.worker_base import CompilationTimes
 
 from vllm_ascend_mrv2.compat import kernel_warmup
-from vllm_ascend_mrv2.runner.model_runner import AscendModelRunner
+from vllm_ascend_mrv2.runner.model_runner import AscendModelRunner, forget_runner
 
 
 class NPUWorker(Worker):
@@ -47,6 +47,9 @@ class NPUWorker(Worker):
             current_platform.dist_backend,
         )
         set_random_seed(self.model_config.seed)
+        # What an earlier engine of this process still holds must not come back while the memory
+        # of this one is measured.
+        forget_runner()
         gc.collect()
         torch.npu.empty_cache()
         external_weights_bytes = get_model_loader(self.load_config).get_external_weight_memory(

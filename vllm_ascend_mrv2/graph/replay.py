@@ -126,5 +126,9 @@ class ReplayProtocol:
         )
 
     def close(self) -> None:
-        """Issue what is outstanding and end the updater. Idempotent."""
+        """Issue what is outstanding, end the updater and let go of the graphs. Idempotent.
+
+        Core keeps its engine, and so this object, to the end of the process.
+        """
         self.updater.close()
+        self._replayed.clear()

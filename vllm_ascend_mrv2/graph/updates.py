@@ -81,7 +81,7 @@ class Updater(Protocol):
         """Updates issued of the oldest such replay, or of the last."""
 
     def close(self) -> None:
-        """Issue what was submitted and end. Idempotent."""
+        """Issue what was submitted, end and let go of the graphs. Idempotent."""
 
 
 class Updates(Protocol):
@@ -242,6 +242,7 @@ class HotPathUpdater:
 
     def close(self) -> None:
         self._finalizer()
+        self._programs.clear()  # they hold the KV cache and the graphs' memory
 
 
 def _address(capsule: Any) -> int:

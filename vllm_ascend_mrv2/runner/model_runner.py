@@ -60,6 +60,15 @@ logger = init_logger(f"vllm.{__name__}")
 STAGING_BYTES = 1 << 20
 
 
+def forget_runner() -> None:
+    """Let go of what a runner of this process and thread left behind: its memory is on the device.
+
+    Kernels and results find their runner's staging and watchdog through these two places.
+    """
+    upload.use(None)
+    results.use(None)
+
+
 class AscendModelRunner(GPUModelRunner):
     """MRV2 on NPUs. One instance per worker; not thread-safe but for results (see output.py)."""
 
@@ -134,6 +143,8 @@ class AscendModelRunner(GPUModelRunner):
             # Core waits for the device here, which does not come back: leave it to the exit.
             logger.warning("The device is left as it is: a step on it does not end.")
             return
+        forget_runner()
+        self.step_graphs = None
         super().shutdown()
 
     # -- requests -----------------------------------------------------------------------------
