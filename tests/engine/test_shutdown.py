@@ -8,6 +8,7 @@ under them; then core 0.32 waits, on any platform, until clients have closed the
 from __future__ import annotations
 
 import signal
+import socket
 import threading
 import time
 from collections.abc import Callable
@@ -25,25 +26,36 @@ CASE = Case("llama")
 NEW_TOKENS = 200
 
 
-def stream(server: Server, begun: threading.Event, leave: threading.Event) -> bool:
-    """A streamed request; `begun` is set at its first piece, `leave` ends it. Whether it was
-    answered in full.
-    """
-    request = {"model": MODEL_NAME, "prompt": "sea", "max_tokens": NEW_TOKENS, "stream": True}
-    with httpx.Client(timeout=httpx.Timeout(60, read=1)) as client:
-        try:
-            with client.stream(
-                "POST", f"{server.url}/v1/completions", json={**request, "ignore_eos": True}
-            ) as answer:
-                for line in answer.iter_lines():
-                    begun.set()
-                    if '"finish_reason":"length"' in line:
-                        return True
-                    if leave.is_set():
-                        break
-        except httpx.ReadTimeout:
-            assert leave.is_set(), "the stream stood still"
-    return False
+class Client:
+    """A streamed request, in a thread of the caller's. `begun` is set at its first piece."""
+
+    def __init__(self) -> None:
+        self.begun = threading.Event()
+        self._socket: socket.socket | None = None
+        self._left = False
+
+    def stream(self, server: Server) -> bool:
+        """Whether it was answered in full."""
+        request = {"model": MODEL_NAME, "prompt": "sea", "max_tokens": NEW_TOKENS, "stream": True}
+        with httpx.Client(timeout=60) as client:
+            try:
+                with client.stream(
+                    "POST", f"{server.url}/v1/completions", json={**request, "ignore_eos": True}
+                ) as answer:
+                    self._socket = answer.extensions["network_stream"].get_extra_info("socket")
+                    for line in answer.iter_lines():
+                        self.begun.set()
+                        if '"finish_reason":"length"' in line:
+                            return True
+            except httpx.TransportError:
+                assert self._left, "the connection broke"
+        return False
+
+    def leave(self) -> None:
+        """Close the connection, whatever is on it."""
+        self._left = True
+        assert self._socket is not None
+        self._socket.shutdown(socket.SHUT_RDWR)
 
 
 @pytest.mark.parametrize(
@@ -65,14 +77,14 @@ def test_a_signal_ends_a_busy_server_and_leaves_nothing(
         assert server.process is not None
         assert len(server.processes()) >= 2, "an engine process was expected beside the server"
         shared_memory = server.shared_memory()
-        begun, leave = threading.Event(), threading.Event()
+        client = Client()
         with ThreadPoolExecutor(1) as pool:
-            answered = pool.submit(stream, server, begun, leave)
-            assert begun.wait(60), server.log_tail()
+            answered = pool.submit(client.stream, server)
+            assert client.begun.wait(60), server.log_tail()
             begin = time.monotonic()
             server.process.send_signal(how)
             if shutdown_timeout_s == 0:
-                leave.set()
+                client.leave()
             server.process.wait(STOP_TIMEOUT_S)
             assert answered.result() == (shutdown_timeout_s > 0)
         left = server.processes()
