@@ -68,6 +68,7 @@ def test_a_model_type_that_nobody_knows_is_named(
         engine_config("--model", copy)
 
 
+@pytest.mark.long
 def test_truncated_weights_are_found(copy: Path) -> None:
     weights = copy / "model.safetensors"
     weights.write_bytes(weights.read_bytes()[:-4096])
@@ -79,6 +80,7 @@ def test_missing_weights_are_named(copy: Path) -> None:
     assert str(copy) in serve(copy).line_with("Cannot find any model weights")
 
 
+@pytest.mark.long
 def test_weights_of_another_shape_are_found(copy: Path) -> None:
     path = copy / "config.json"
     path.write_text(json.dumps({**json.loads(path.read_text()), "intermediate_size": 512}))

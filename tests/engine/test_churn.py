@@ -20,6 +20,8 @@ import pytest
 from vllm_ascend_mrv2.runner.model_runner import AscendModelRunner
 from vllm_ascend_mrv2.runner.seq_lens import SeqLensAuthority
 
+pytestmark = pytest.mark.xdist_group("churn")  # a worker each would start an engine more
+
 VOCAB = 256
 
 
@@ -114,7 +116,11 @@ class Driver:
 
 @pytest.mark.parametrize(
     ("authority", "async_scheduling", "steps"),
-    [("auto", True, 2000), ("auto", False, 2000), ("device", True, 500)],
+    [
+        ("auto", True, 2000),
+        pytest.param("auto", False, 2000, marks=pytest.mark.long),
+        ("device", True, 500),
+    ],
 )
 def test_device_and_host_lengths_agree_at_every_step(
     tiny: Callable[[str, str], Path],

@@ -43,6 +43,7 @@ def test_another_device_gives_argparses_error(
     assert "argument --device: invalid choice: 'cpu' (choose from 'npu')" in said
 
 
+@pytest.mark.long  # the same is asked of each command above, without a process
 def test_another_device_ends_the_command() -> None:
     ran = vllm("serve", "--device", "cuda")
     assert ran.code == 2
@@ -92,6 +93,7 @@ def test_bench_throughput_counts_its_tokens(model: Path, tmp_path: Path) -> None
     assert result["tokens_per_second"] > 0
 
 
+@pytest.mark.long
 def test_bench_latency_measures(smollm2: Path, tmp_path: Path) -> None:
     """With a real vocabulary: core draws its prompts from the first 10,000 ids."""
     out = tmp_path / "latency.json"

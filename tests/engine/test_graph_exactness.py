@@ -19,8 +19,10 @@ import torch
 
 from tests.helpers.emulated import acl, counters, reset_counters
 
+pytestmark = pytest.mark.xdist_group("graph-exactness")
+
 VOCAB = 256
-SEEDS = {"short": (1, 2), "long": tuple(range(3, 21))}
+SEEDS = {"short": (1,), "long": tuple(range(2, 21))}
 
 
 @contextmanager

@@ -22,7 +22,7 @@ from vllm_ascend_mrv2.cli.models import tiny as tiny_model
 
 LAYERS = 24
 BATCHES = (1, 8, 32)
-pytestmark = pytest.mark.timeout(300)
+pytestmark = [pytest.mark.timeout(300), pytest.mark.xdist_group("step-counts")]
 
 
 @dataclass(frozen=True)

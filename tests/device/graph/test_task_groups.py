@@ -293,7 +293,7 @@ def test_an_update_stream_that_does_not_wait_for_the_replay_hangs_or_corrupts() 
     seen = outcomes(
         """
 for seed in range(3):
-    print(outcome(lambda: decode(ordered=False), seed=seed, slow_us="3000", timeout_s=3))
+    print(outcome(lambda: decode(ordered=False), seed=seed, slow_us="3000", timeout_s=1.5))
 """
     )
     assert seen.count("hangs") + seen.count("corrupt") == 3
@@ -306,7 +306,7 @@ def test_two_unordered_update_streams_hang_or_corrupt() -> None:
         """
 for seed in range(3):
     body = lambda: decode(ordered=False, update_streams=2)
-    print(outcome(body, seed=seed, slow_us="3000", timeout_s=3))
+    print(outcome(body, seed=seed, slow_us="3000", timeout_s=1.5))
 """
     )
     assert seen.count("hangs") + seen.count("corrupt") == 3
@@ -315,5 +315,5 @@ for seed in range(3):
 
 def test_a_host_read_inside_the_replay_window_hangs() -> None:
     """vllm-ascend 15954: the replay waits for an event that the waiting host would record."""
-    seen = outcomes("print(outcome(lambda: decode(ordered=True, host_wait=True), timeout_s=3))")
+    seen = outcomes("print(outcome(lambda: decode(ordered=True, host_wait=True), timeout_s=1.5))")
     assert seen == ["hangs"]

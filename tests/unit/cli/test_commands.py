@@ -40,6 +40,8 @@ def test_run_becomes_the_command_so_that_signals_reach_it(cache: dict[str, str])
         env={**os.environ, **cache},
         stdout=subprocess.PIPE,
         text=True,
+        # A shell's background job, as a test run may be one, ignores SIGINT and hands that down.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
     assert process.stdout is not None
     with process:
