@@ -24,13 +24,14 @@ CXX_FILES = $(shell find csrc -name '*.cpp' -o -name '*.h')
 export HF_HUB_OFFLINE := 1
 export VLLM_NO_USAGE_STATS := 1
 
-.PHONY: help setup serve test exactness lint format bench evidence clean distclean
+.PHONY: help setup serve test exactness hazards lint format bench evidence clean distclean
 .DEFAULT_GOAL := help
 
 help:
 	@echo 'make serve [MODEL=smollm2|tiny-qwen3|...|FOLDER] [PORT=8000] [HOST=127.0.0.1] [HBM=4GiB] [ARGS=...]'
 	@echo 'make test  [TESTS="tests/unit ..."] [JOBS=2] [ARGS=...]'
 	@echo 'make exactness              the long form of the exactness tests'
+	@echo 'make hazards [SEEDS=100]    the order checker on published failures'
 	@echo 'make bench [ARGS=...]      counters and times, into build/bench'
 	@echo 'make evidence FOLDER=...   the runs that a protocol asks for'
 	@echo 'make lint | format | setup | clean | distclean'
@@ -55,6 +56,13 @@ test:
 exactness:
 	@$(PYTHON) tools/bootstrap.py run $(TEST_MODELS)
 	@$(PYTEST) -m long tests/engine $(ARGS)
+
+# The order checker's proof: every published failure under many seeds, random programs against a
+# reference.
+SEEDS ?= 100
+hazards:
+	@$(PYTHON) tools/bootstrap.py run
+	@SEEDS=$(SEEDS) PROGRAMS=10000 $(PYTEST) tests/device/hazards $(ARGS)
 
 bench:
 	@$(PYTHON) tools/bootstrap.py run $(TEST_MODELS)

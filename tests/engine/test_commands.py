@@ -50,6 +50,7 @@ def test_another_device_ends_the_command() -> None:
     assert "choose from 'npu'" in ran.line_with("argument --device: invalid choice: 'cuda'")
 
 
+@pytest.mark.long
 def test_run_batch_answers_each_line(model: Path, tmp_path: Path) -> None:
     asked, answered = tmp_path / "in.jsonl", tmp_path / "out.jsonl"
     hello = [{"role": "user", "content": "hello"}]

@@ -41,7 +41,7 @@ def _tight_param(case: Case) -> object:
 
 def _every_param(case: Case, every: int) -> object:
     """Every how-manieth prompt: bfloat16 is slow on a CPU."""
-    in_short_form = case.model == "qwen3" and every == (1 if case.dtype == "float32" else 4)
+    in_short_form = case.model == "qwen3" and every == (1 if case.dtype == "float32" else 16)
     marks = [case.group] if in_short_form else [case.group, pytest.mark.long]
     return pytest.param(case, every, id=f"{case}-{every}", marks=marks)
 
@@ -78,7 +78,7 @@ def check(server: Server, case: Case, checkpoint: Path, asked: Sequence[Sequence
 
 @pytest.mark.parametrize(
     ("case", "every"),
-    [_every_param(case, 1) for case in TINY] + [_every_param(Case("qwen3", "bfloat16"), 4)],
+    [_every_param(case, 1) for case in TINY] + [_every_param(Case("qwen3", "bfloat16"), 16)],
 )
 def test_tokens_are_the_references(
     case: Case, every: int, servers: ServerPool, checkpoint_of: Callable[[Case], Path]

@@ -111,6 +111,7 @@ class Engine:
             max_num_seqs=max(BATCHES),
             max_model_len=512,
             gpu_memory_utilization=0.2,
+            num_gpu_blocks_override=4 * max(BATCHES),
             enable_prefix_caching=False,
             disable_log_stats=True,
             compilation_config={"cudagraph_capture_sizes": list(BATCHES)},
