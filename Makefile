@@ -46,16 +46,26 @@ serve:
 	  --served-model-name $(notdir $(MODEL)) $(ARGS)
 
 # One thread per worker: two workers share two cores.
-PYTEST := OMP_NUM_THREADS=1 $(EMULATED) --guard -- python -m pytest -n $(JOBS) --dist loadgroup
+RUN_PYTEST := -- python -m pytest -n $(JOBS) --dist loadgroup
+PYTEST := OMP_NUM_THREADS=1 $(EMULATED) --guard $(RUN_PYTEST)
+# Engines run under the order checker, with torch_npu's task queue as users have it.
+PYTEST_ENGINE := OMP_NUM_THREADS=1 TASK_QUEUE_ENABLE=1 $(EMULATED) --guard --check=strict $(RUN_PYTEST)
+ENGINE_TESTS := $(filter tests/engine%,$(TESTS))
+OTHER_TESTS := $(filter-out tests/engine%,$(TESTS))
 
 test:
 	@$(PYTHON) tools/bootstrap.py run $(TEST_MODELS)
-	@$(PYTEST) -m "not long" --durations=20 $(TESTS) $(ARGS)
+ifneq ($(OTHER_TESTS),)
+	@$(PYTEST) -m "not long" --durations=20 $(OTHER_TESTS) $(ARGS)
+endif
+ifneq ($(ENGINE_TESTS),)
+	@$(PYTEST_ENGINE) -m "not long" --durations=20 $(ENGINE_TESTS) $(ARGS)
+endif
 
 # Every prompt and model of the exactness tests, where `make test` takes a few of each.
 exactness:
 	@$(PYTHON) tools/bootstrap.py run $(TEST_MODELS)
-	@$(PYTEST) -m long tests/engine $(ARGS)
+	@$(PYTEST_ENGINE) -m long tests/engine $(ARGS)
 
 # The order checker's proof: every published failure under many seeds, random programs against a
 # reference.

@@ -37,11 +37,9 @@ struct State {
   std::vector<Clock> clocks{Clock{}};  // by agent
   std::vector<Agent> unused;
   Shadow memory;
-  Shadow flags;   // one byte for each external event
   Shadow groups;  // one byte for each task group
   std::unordered_map<const void*, SyncPoint> words;
-  // Of each flag: what it was set to last, and by whom.
-  std::unordered_map<const void*, std::pair<uint64_t, OperationPtr>> values;
+  std::unordered_map<const void*, Access> changes;  // of each flag, the last
   std::map<std::string, std::set<std::thread::id>> registering;
   std::set<std::string> registered;
   uint64_t submissions = 0;
@@ -358,46 +356,50 @@ void group_updated(const void* group) {
   report_all(findings);
 }
 
-void flag_changes(const void* flag, uint64_t value) {
+void flag_changes(const void* flag, uint64_t before, uint64_t after) {
   if (!on() || !worker.running) return;
   const char* advice =
       "record the event only after the replay before has ended (an event after it on its stream)";
+  const char* what = after ? "set" : "clear";
   std::vector<Finding> findings;
+  auto find = [&](const char* message, const Access& earlier) {
+    findings.push_back(
+        {Kind::kUnorderedRecord,
+         message,
+         advice,
+         0,
+         0,
+         {{earlier.operation, "change", earlier.replay}, {worker.running, what, worker.replay}}});
+  };
   {
     std::lock_guard guard(lock());
+    State& s = state();
     const Clock& clock = clock_of(worker.agent);
     Access access{{worker.agent, clock.of(worker.agent)}, worker.running, worker.replay, true};
-    const char* what = value ? "set" : "clear";
-    auto [known, is_first] = state().values.try_emplace(flag, value, worker.running);
+    auto [last, is_first] = s.changes.try_emplace(flag, access);
     if (!is_first) {
-      auto& [last, by] = known->second;
-      if (value && value == last) {
-        findings.push_back(
-            {Kind::kUnorderedRecord,
-             "an event is recorded again before anybody has reset it: one of the two "
-             "records is lost, and who waits for it waits for ever",
-             advice,
-             0,
-             0,
-             {{by, "set", 0}, {worker.running, what, worker.replay}}});
+      const Access& earlier = last->second;
+      if (!clock.covers(earlier.epoch)) {
+        find(
+            "an event is set and cleared by two streams that nothing orders: the one may be lost, "
+            "and who waits for it waits for ever",
+            earlier);
+      } else if (after && after == before) {
+        find(
+            "an event is recorded again before anybody has reset it: one of the two records is "
+            "lost, and who waits for it waits for ever",
+            earlier);
       }
-      known->second = {value, worker.running};
+      last->second = access;
     }
-    state().flags.touch(
-        bits(flag), bits(flag) + 1, access, clock,
-        [&](const Access& earlier, uintptr_t, uintptr_t) {
-          if (!earlier.operation) return;
-          findings.push_back({Kind::kUnorderedRecord,
-                              "an event is set and cleared by two streams that nothing orders: "
-                              "the one may be lost, and who waits for it waits for ever",
-                              advice,
-                              0,
-                              0,
-                              {{earlier.operation, "change", earlier.replay},
-                               {worker.running, what, worker.replay}}});
-        });
   }
   report_all(findings);
+}
+
+void flag_is_gone(const void* flag) {
+  if (!on()) return;
+  std::lock_guard guard(lock());
+  state().changes.erase(flag);
 }
 
 SyncPoint& word(const void* address) {
@@ -501,10 +503,9 @@ void forget_history() {
   std::lock_guard guard(lock());
   State& s = state();
   s.memory.clear();
-  s.flags.clear();
   s.groups.clear();
   s.words.clear();
-  s.values.clear();
+  s.changes.clear();
   s.registered.clear();
   s.submissions = 0;
   forget_copies();

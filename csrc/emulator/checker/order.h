@@ -115,7 +115,9 @@ void group_updated(const void* group);
 
 // External events (1 and 0) and words in memory are flags: each change must come after the one
 // before, and setting what is set is a record that nobody will see.
-void flag_changes(const void* flag, uint64_t value);
+void flag_changes(const void* flag, uint64_t before, uint64_t after);
+// Its address means another from now on.
+void flag_is_gone(const void* flag);
 // The word of a value write or wait.
 SyncPoint& word(const void* address);
 

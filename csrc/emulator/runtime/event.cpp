@@ -100,6 +100,11 @@ class Event {
   explicit Event(uint32_t flags) : flags_(flags) {
     if (external()) current_ = std::make_shared<Completion>(nullptr);
   }
+  ~Event() {
+    if (external()) check::flag_is_gone(this);
+  }
+  Event(const Event&) = delete;
+  Event& operator=(const Event&) = delete;
 
   bool external() const { return flags_ & ACL_EVENT_EXTERNAL; }
   bool timed() const { return flags_ & ACL_EVENT_TIME_LINE; }
@@ -138,11 +143,12 @@ class Event {
 
   // External, on the device.
   void set_flag() {
-    check::flag_changes(this, 1);
-    current()->complete();
+    auto now = current();
+    check::flag_changes(this, now->done(), 1);
+    now->complete();
   }
   void clear_flag() {
-    check::flag_changes(this, 0);
+    check::flag_changes(this, current()->done(), 0);
     std::lock_guard lock(mutex_);
     if (current_->done()) current_ = std::make_shared<Completion>(nullptr);
   }

@@ -28,7 +28,8 @@ Writes& writes() {
 
 void write(void* address, uint64_t value) {
   if (check::on()) {
-    check::flag_changes(address, value);
+    auto before = __atomic_load_n(static_cast<uint64_t*>(host_alias(address)), __ATOMIC_ACQUIRE);
+    check::flag_changes(address, before, value);
     check::word(address).release();
   }
   Writes& w = writes();
