@@ -78,6 +78,8 @@ bench:
 	@$(PYTHON) tools/bootstrap.py run $(TEST_MODELS)
 	@mkdir -p build/bench
 	@$(EMULATED) --no-guard -- python -m benchmarks --out build/bench $(ARGS)
+	@$(EMULATED) --no-guard -- python -m pytest benchmarks/micro -q --benchmark-json build/bench/parts.json
+	@$(EMULATED) --no-guard -- python -m benchmarks.serving --out build/bench
 
 evidence:
 	@test -n "$(FOLDER)" || { echo 'make evidence FOLDER=benchmarks/evidence/...'; exit 2; }

@@ -131,8 +131,8 @@ REBINDINGS: tuple[Rebinding, ...] = (
     Rebinding(
         owner=f"{_GPU}.sample.penalties:PenaltiesState",
         name="apply_staged_writes",
-        reason="core counts a request's tokens at once; here they may still be staged, and the rows "
-        "to count are a copy of its own that drains the compute stream",
+        reason="core counts a request's tokens at once; here they may still be staged, and the "
+        "rows to count are a copy of its own that drains the compute stream",
         core_versions=_ALL_KNOWN,
         goes_when="core has a hook for host-to-device copies of a step",
     ),

@@ -21,7 +21,7 @@ def apply_bitmask(
     grammar_req_ids: list[str],
     grammar_bitmask: npt.NDArray[np.int32],
 ) -> None:
-    """Core's `StructuredOutputsWorker.apply_grammar_bitmask`: one staged copy, no stream of its own.
+    """Core's `StructuredOutputsWorker.apply_grammar_bitmask` with one staged copy.
 
     grammar_bitmask: [m, ceil(vocab_size / 32)] int32, on the host; logits: [num_logits,
     vocab_size], masked in place.
