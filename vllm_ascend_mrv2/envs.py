@@ -54,7 +54,7 @@ INPUT_COPY = Switch(
     PREFIX + "INPUT_COPY",
     "prepare",
     ("prepare", "read"),
-    "Debug only. `read` copies inputs where they are read; refused with graphs and async scheduling.",
+    "Debug only. `read` copies inputs when they are read; refused with graphs and async steps.",
 )
 HOTPATH = Switch(
     PREFIX + "HOTPATH",
