@@ -81,6 +81,7 @@ def test_run_batch_answers_each_line(model: Path, tmp_path: Path) -> None:
     assert refused["response"]["status_code"] == 400 or "temperature" in json.dumps(refused)
 
 
+@pytest.mark.long
 def test_bench_throughput_counts_its_tokens(model: Path, tmp_path: Path) -> None:
     out = tmp_path / "throughput.json"
     ran = vllm(

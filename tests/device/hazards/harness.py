@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Runs one hazard under many seeds in a process whose order checker reports.
+"""Runs hazards under many seeds in a process whose order checker reports.
 
-`python -m tests.device.hazards.harness NAME red|green FIRST_SEED SEEDS` prints a JSON object for
-each seed: what was found. The device is mended after each run that broke it.
+`python -m tests.device.hazards.harness red|green SEEDS NAME...` prints a JSON object for each run:
+what was found. The device is mended after each run that broke it.
 """
 
 from __future__ import annotations
@@ -40,20 +40,26 @@ def mend() -> None:
     acl().emu_check_reset()
 
 
-def main(name: str, form: str, first: int, seeds: int) -> None:
+def run(name: str, form: str, seed: int) -> dict[str, Any]:
+    """One run of one form under one seed, with nothing left of the runs before."""
+    mend()
+    acl().emu_set_schedule_seed(ctypes.c_uint64(seed), 1)
+    error = ""
+    try:
+        HAZARDS[name].run(form == "green")
+    except RuntimeError as raised:
+        error = str(raised)
+    acl().emu_set_schedule_seed(ctypes.c_uint64(0), 0)
+    return {"name": name, "seed": seed, "error": error, "findings": findings()}
+
+
+def main(form: str, seeds: int, names: list[str]) -> None:
     torch.npu.set_device(0)
     torch.npu.synchronize()
-    for seed in range(first, first + seeds):
-        mend()
-        acl().emu_set_schedule_seed(ctypes.c_uint64(seed), 1)
-        error = ""
-        try:
-            HAZARDS[name].run(form == "green")
-        except RuntimeError as raised:
-            error = str(raised)
-        acl().emu_set_schedule_seed(ctypes.c_uint64(0), 0)
-        print(json.dumps({"seed": seed, "error": error, "findings": findings()}), flush=True)
+    for name in names:
+        for seed in range(1, seeds + 1):
+            print(json.dumps(run(name, form, seed)), flush=True)
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4]))
+    main(sys.argv[1], int(sys.argv[2]), sys.argv[3:])
