@@ -105,3 +105,26 @@ def test_a_killed_engine_ends_the_server(
         ends(server)
     finally:
         server.kill()
+
+
+def test_a_device_out_of_memory_is_an_error_for_the_request(
+    checkpoint_of: Callable[[Case], Path], tmp_path: Path
+) -> None:
+    """From the third decode step on nothing more can be allocated; what fits goes on."""
+    server = start(checkpoint_of(CASE), tmp_path / "log", ASCEND_EMU_INJECT="oom:graph_replay:3")
+    try:
+        assert ask(server, 20) == "done"
+        assert ask(server, 20) == "done"
+        with pytest.raises((openai.APIStatusError, openai.APIConnectionError)) as failed:
+            server.client().completions.create(
+                model=MODEL_NAME,
+                prompt=[5] * 600,
+                max_tokens=1,
+                timeout=LIMIT_S + END_S,
+                extra_body={"prompt_logprobs": 20},
+            )
+        assert not isinstance(failed.value, openai.APITimeoutError)
+        ends(server)
+        assert "out of memory" in server.log_tail(400)
+    finally:
+        server.kill()
