@@ -16,6 +16,7 @@
 #include "checker/order.h"
 #include "runtime/config.h"
 #include "runtime/device.h"
+#include "runtime/json.h"
 
 namespace emu::check {
 namespace {
@@ -81,20 +82,9 @@ std::string hex(uintptr_t value) {
 }
 
 std::string quoted(const std::string& text) {
-  std::string out = "\"";
-  for (char c : text) {
-    if (c == '"' || c == '\\') {
-      out += '\\';
-      out += c;
-    } else if (static_cast<unsigned char>(c) < 0x20) {
-      char escaped[8];
-      std::snprintf(escaped, sizeof escaped, "\\u%04x", c);
-      out += escaped;
-    } else {
-      out += c;
-    }
-  }
-  return out + "\"";
+  std::string out;
+  append_json_string(out, text);
+  return out;
 }
 
 // What is known of the tensor that holds the bytes concerned.
@@ -335,13 +325,7 @@ void forget_findings() {
 EMU_API size_t emu_check_json(char* buffer, size_t bytes) {
   auto& s = emu::check::store();
   std::lock_guard lock(s.mutex);
-  std::string text = emu::check::as_json(s);
-  if (buffer && bytes) {
-    size_t length = std::min(bytes - 1, text.size());
-    std::memcpy(buffer, text.data(), length);
-    buffer[length] = '\0';
-  }
-  return text.size() + 1;
+  return emu::copy_out(emu::check::as_json(s), buffer, bytes);
 }
 
 EMU_API void emu_check_reset(void) {

@@ -19,6 +19,7 @@
 
 #include "runtime/config.h"
 #include "runtime/graph.h"
+#include "runtime/json.h"
 #include "runtime/trace.h"
 
 namespace emu {
@@ -222,23 +223,6 @@ OpenStep& open_step() {
 
 // ---- JSON ----
 
-void append_string(std::string& out, std::string_view text) {
-  out += '"';
-  for (char c : text) {
-    if (c == '"' || c == '\\') {
-      out += '\\';
-      out += c;
-    } else if (static_cast<unsigned char>(c) < 0x20) {
-      char escaped[8];
-      std::snprintf(escaped, sizeof escaped, "\\u%04x", c);
-      out += escaped;
-    } else {
-      out += c;
-    }
-  }
-  out += '"';
-}
-
 void append_pair(std::string& out, const Values& v, size_t slot) {
   out +=
       "{\"count\":" + std::to_string(v[slot]) + ",\"bytes\":" + std::to_string(v[slot + 1]) + '}';
@@ -276,7 +260,7 @@ void append_names(std::string& out, const Values& v, NameKind kind, const char* 
     if (name.kind != kind || !v[name.slot]) continue;
     if (!first) out += ',';
     first = false;
-    append_string(out, name.text);
+    append_json_string(out, name.text);
     out += ':' + std::to_string(v[name.slot]);
     sum += v[name.slot];
   }
@@ -291,7 +275,7 @@ void append_waits(std::string& out, const Values& v) {
     if (name.kind != NameKind::kWait || !v[name.slot]) continue;
     if (!first) out += ',';
     first = false;
-    append_string(out, name.text);
+    append_json_string(out, name.text);
     out += ":{\"count\":" + std::to_string(v[name.slot]) +
            ",\"blocked\":" + std::to_string(v[name.slot + 1]) +
            ",\"ns\":" + std::to_string(v[name.slot + 2]) + '}';
@@ -360,7 +344,7 @@ std::string snapshot() {
     if (!first) out += ',';
     first = false;
     out += "{\"tid\":" + std::to_string(thread->tid) + ",\"name\":";
-    append_string(out, live_thread_name(*thread));
+    append_json_string(out, live_thread_name(*thread));
     out += std::string(",\"alive\":") + (thread->alive ? "true" : "false") + ",\"counters\":";
     Values values(kSlots);
     accumulate(*thread, values);
@@ -373,7 +357,7 @@ std::string snapshot() {
   for (const auto& [label, step] : s.steps) {
     if (!first) out += ',';
     first = false;
-    append_string(out, label);
+    append_json_string(out, label);
     out += ":{\"count\":" + std::to_string(step.count) + ",\"this_thread\":";
     append_counters(out, step.own);
     out += ",\"other_threads\":";
@@ -449,13 +433,7 @@ void write_counters_file() {
 }  // namespace emu
 
 EMU_API size_t emu_counters_json(char* buffer, size_t bytes) {
-  std::string text = emu::snapshot();
-  if (buffer && bytes) {
-    size_t length = std::min(bytes - 1, text.size());
-    std::memcpy(buffer, text.data(), length);
-    buffer[length] = '\0';
-  }
-  return text.size() + 1;
+  return emu::copy_out(emu::snapshot(), buffer, bytes);
 }
 
 EMU_API void emu_counters_reset() {
