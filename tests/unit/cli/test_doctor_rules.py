@@ -9,7 +9,6 @@ import pytest
 
 from vllm_ascend_mrv2.cli.doctor.facts import (
     Cann,
-    CoreMismatch,
     Dist,
     Driver,
     Facts,
@@ -17,6 +16,7 @@ from vllm_ascend_mrv2.cli.doctor.facts import (
     TorchProbe,
 )
 from vllm_ascend_mrv2.cli.doctor.rules import Finding, Level, diagnose, is_verified
+from vllm_ascend_mrv2.compat.contract.check import Mismatch
 
 TORCH = Dist("torch", "2.13.0+cpu")
 TORCH_NPU = Dist("torch-npu", "2.13.0", ("torch==2.13.0.*", "numpy"))
@@ -285,7 +285,7 @@ def test_the_emulators_switches_on_a_card_are_noted() -> None:
 
 
 def test_symbols_of_core_that_differ_are_named() -> None:
-    wrong = tuple(CoreMismatch(f"vllm.m:name{i}", "a function", "nothing", "x") for i in range(7))
+    wrong = tuple(Mismatch(f"vllm.m:name{i}", "a function", "nothing", "x") for i in range(7))
     found = [f for f in diagnose(replace(CARD, core_mismatches=wrong)) if f.topic == "core symbols"]
     assert [f.level for f in found] == [Level.PROBLEM] * 5 + [Level.NOTE]
     assert found[0].says == "vllm.m:name0: expected a function, found nothing"

@@ -14,6 +14,7 @@ import subprocess
 import sys
 from collections.abc import Mapping
 from importlib.metadata import Distribution, distributions, entry_points
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from packaging.utils import canonicalize_name
 from vllm_ascend_mrv2 import envs
 from vllm_ascend_mrv2.cli.doctor.facts import Cann, Dist, Driver, Facts, Plugin, TorchProbe
 from vllm_ascend_mrv2.cli.install_core import is_cuda_build
+from vllm_ascend_mrv2.compat.contract.check import Mismatch, check_folder
 
 PLUGIN_GROUP = "vllm.platform_plugins"
 # A first import of torch and torch_npu from a cold disk; beyond this the device hangs.
@@ -86,6 +88,7 @@ def collect(environ: Mapping[str, str] | None = None, root: Path = Path("/")) ->
             if name in _READ or name.startswith(_READ_PREFIXES)
         },
         probe=_probe_torch(environ) if torch and torch_npu else TorchProbe(),
+        core_mismatches=_core_mismatches(),
     )
 
 
@@ -124,6 +127,17 @@ def _dist(dist: Distribution | None) -> Any:
         requires=tuple(line for line in dist.requires or () if "extra ==" not in line),
         is_cuda_build=_brings(dist, "vllm") and is_cuda_build(dist),
     )
+
+
+def _core_mismatches() -> tuple[Mismatch, ...] | None:
+    """The installed core's source against the contract; None where there is no core."""
+    spec = find_spec("vllm")  # of a top-level package: nothing is imported
+    if spec is None or not spec.submodule_search_locations:
+        return None
+    try:
+        return tuple(check_folder(Path(spec.submodule_search_locations[0]).parent))
+    except FileNotFoundError:  # a folder that another distribution left behind
+        return None
 
 
 # -- CANN and the driver ----------------------------------------------------------------------

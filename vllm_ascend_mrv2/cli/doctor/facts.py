@@ -6,6 +6,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from vllm_ascend_mrv2.compat.contract.check import Mismatch
+
 
 @dataclass(frozen=True)
 class Dist:
@@ -63,16 +65,6 @@ class TorchProbe:
 
 
 @dataclass(frozen=True)
-class CoreMismatch:
-    """One symbol of the installed core that is not as this plugin relies on it."""
-
-    symbol: str
-    expected: str
-    found: str
-    look_at: str
-
-
-@dataclass(frozen=True)
 class Facts:
     """An environment. `environ` holds the variables that doctor's rules read, and no others."""
 
@@ -90,4 +82,4 @@ class Facts:
     device_files: tuple[str, ...] = ()
     environ: Mapping[str, str] = field(default_factory=dict)
     probe: TorchProbe = TorchProbe()
-    core_mismatches: tuple[CoreMismatch, ...] | None = None  # None: there is no core to look at
+    core_mismatches: tuple[Mismatch, ...] | None = None  # None: there is no core to look at
