@@ -14,7 +14,9 @@ import subprocess
 import sys
 import sysconfig
 import venv
+from collections.abc import Callable
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -124,6 +126,21 @@ def toolkit(tmp_path: Path) -> Path:
     path = next(line.split()[-1] for line in lines if line.endswith(f"/{name}"))
     shutil.copy(path, home / "lib64" / "libascendcl.so")
     return home
+
+
+def _with_core(environment: Environment, changed: str, change: Callable[[str], str]) -> None:
+    """Put the installed core's source there, with one of its files changed."""
+    spec = find_spec("vllm")
+    assert spec is not None
+    assert spec.submodule_search_locations
+    real, folder = Path(spec.submodule_search_locations[0]), environment.site / "vllm"
+    shutil.rmtree(folder)
+    for parent in reversed(Path(changed).parents):
+        (folder / parent).mkdir()
+        for entry in (real / parent).iterdir():
+            if not Path(changed).is_relative_to(parent / entry.name):
+                (folder / parent / entry.name).symlink_to(entry)
+    (folder / changed).write_text(change((real / changed).read_text()))
 
 
 def _line(report: dict[str, Any], topic: str) -> tuple[str, str, str]:
@@ -254,6 +271,27 @@ def test_an_unknown_switch(environment: Environment) -> None:
         "did you mean VLLM_ASCEND_MRV2_PIN_MEMORY? unset VLLM_ASCEND_MRV2_PINMEMORY",
     )
     assert "SECRET_TOKEN" not in json.dumps(report), "the report is meant to be shown to others"
+
+
+def test_the_symbols_of_the_installed_core(environment: Environment) -> None:
+    environment.add_stack()
+    _with_core(environment, "v1/worker/utils.py", lambda text: text)
+    says = "every name of vLLM that this plugin relies on is as expected"
+    assert _line(environment.doctor(), "core symbols") == ("ok", says, "")
+
+
+def test_a_symbol_that_the_installed_core_lacks(environment: Environment) -> None:
+    environment.add_stack()
+    _with_core(
+        *(environment, "v1/worker/utils.py"),
+        lambda text: text.replace("def request_memory(", "def request_bytes("),
+    )
+    assert _line(environment.doctor(), "core symbols") == (
+        "problem",
+        "vllm.v1.worker.utils:request_memory: expected a function that can be called as "
+        "request_memory(_, _, _), found nothing",
+        "install a verified set; who ports to this core begins at vllm_ascend_mrv2/worker.py",
+    )
 
 
 def _driver(root: Path, base: str, text: str) -> None:
