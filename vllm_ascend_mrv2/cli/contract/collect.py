@@ -2,9 +2,10 @@
 """Collects from this package's own source what it relies on in vLLM, with the signatures.
 
 Seen: imports, attributes of what was imported, calls of it, base classes with all that a subclass
-overrides or uses through `self`, `cls` and `super()`, assignments to names of vLLM, and the tables
-by which names are rebound. Not seen: attributes of objects whose class only the running program
-knows (`runner.req_states.gpu`); the engine tests are for those.
+overrides or uses through `self`, `cls` and `super()`, attributes of parameters that are annotated
+with a class of vLLM (and of what they hold, as far as its annotations tell), assignments to names
+of vLLM, and the tables by which names are rebound. Not seen: attributes of objects whose class only
+the running program knows; the engine tests are for those.
 """
 
 from __future__ import annotations
@@ -46,13 +47,28 @@ class CollectError(ValueError):
 
 @dataclass(frozen=True)
 class Target:
-    """A dotted path into a module, of vLLM or of this package."""
+    """A dotted path into a module, of vLLM or of this package.
+
+    instance_of: how much of the path is a class of which the rest is read from an instance; 0 where
+    nothing is. What an instance has may be another library's, and then is not relied on in vLLM.
+    """
 
     module: str
     path: tuple[str, ...] = ()
+    instance_of: int = 0
 
     def then(self, *names: str) -> Target:
-        return Target(self.module, (*self.path, *names))
+        return replace(self, path=(*self.path, *names))
+
+    @property
+    def instance(self) -> Target:
+        """An instance of the class that the path names."""
+        return replace(self, instance_of=len(self.path))
+
+
+# Parameters of ours that hold an object of vLLM and are annotated as Any, since importing its class
+# where they are used would import the device.
+HELD = {"runner": Target("vllm.v1.worker.gpu.model_runner", ("GPUModelRunner",)).instance}
 
 
 @dataclass(frozen=True)
@@ -63,7 +79,6 @@ class Use:
     use: str
     expects: str
     by: str
-    is_optional: bool = False  # a name that may be another library's, such as an inherited one
 
 
 class OwnModule:
@@ -130,9 +145,17 @@ def fold(node: ast.AST, names: Mapping[str, Any]) -> Any:
 class _Uses(ast.NodeVisitor):
     """Walks one module with its scopes. Results are in `uses`."""
 
-    def __init__(self, module: OwnModule, extra_bases: Mapping[str, list[Target]]) -> None:
+    def __init__(
+        self,
+        module: OwnModule,
+        extra_bases: Mapping[str, list[Target]] | None = None,
+        stand_ins: Mapping[str, Target] | None = None,
+    ) -> None:
+        """extra_bases: of classes that are mixed in. stand_ins: functions that stand for methods of
+        vLLM, and the instance that their first parameter is."""
         self.module = module
-        self.extra_bases = extra_bases
+        self.extra_bases = extra_bases or {}
+        self.stand_ins = stand_ins or {}
         self.uses: list[Use] = []
         self.scopes: list[dict[str, Target]] = [{}]
         self.owners: list[str] = []  # classes around the node
@@ -157,17 +180,32 @@ class _Uses(ast.NodeVisitor):
                 self.scopes[-1][alias.asname or alias.name] = target
                 self.add(target)
 
-    def resolve(self, node: ast.AST) -> Target | None:
-        """What a chain of attributes of an imported name is, or None."""
+    def resolve(self, node: ast.AST) -> list[Target]:
+        """What a chain of attributes is, by import, `self`, `super()` or what a name holds."""
         path = dotted(node) if not isinstance(node, ast.Subscript) else ()
+        if not path:
+            return self._through_super(node)
+        if len(path) > 1 and path[0] in ("self", "cls") and path[1] not in HELD:
+            if self.owners and path[1] not in self.own_methods(self.owners[-1:]):
+                return [base.then(*path[1:]) for base in self.core_bases(self.owners[-1])]
+            return []
+        if path[0] == "self":
+            path = path[1:]
         for scope in reversed(self.scopes):
             if path and path[0] in scope:
-                return scope[path[0]].then(*path[1:])
-        return None
+                return [scope[path[0]].then(*path[1:])]
+        return [HELD[path[0]].then(*path[1:])] if path and path[0] in HELD else []
 
-    def add(self, target: Target, use: str = "name", expects: str = "", **more: bool) -> None:
+    def _through_super(self, node: ast.AST) -> list[Target]:
+        owner = node.value if isinstance(node, ast.Attribute) else None
+        if not self.owners or not isinstance(owner, ast.Call) or dotted(owner.func) != ("super",):
+            return []
+        assert isinstance(node, ast.Attribute)
+        return [base.then(node.attr) for base in self.core_bases(self.owners[-1])]
+
+    def add(self, target: Target, use: str = "name", expects: str = "") -> None:
         if target.module.partition(".")[0] == "vllm":
-            self.uses.append(Use(target, use, expects, self.module.by, **more))
+            self.uses.append(Use(target, use, expects, self.module.by))
 
     # -- expressions
 
@@ -183,25 +221,12 @@ class _Uses(ast.NodeVisitor):
         if node in self.done:
             return
         self.done.add(node)
-        if (target := self.resolve(node)) is not None:
+        found = self.resolve(node)
+        for target in found:
             self.add(target, use, "" if expects == _STAR_CALL else expects)
-            while isinstance(node, ast.Attribute):  # its inner parts are in the whole
-                node = node.value
-                self.done.add(node)
-        elif isinstance(node, ast.Attribute):
-            self._inherited(node, use, expects)
-
-    def _inherited(self, node: ast.Attribute, use: str, expects: str) -> None:
-        """`self.x`, `cls.x` and `super().x` in a subclass of vLLM's."""
-        bases = self.core_bases(self.owners[-1]) if self.owners else []
-        owner = node.value
-        is_super = isinstance(owner, ast.Call) and dotted(owner.func) == ("super",)
-        is_self = isinstance(owner, ast.Name) and owner.id in ("self", "cls")
-        if not is_super and (not is_self or node.attr in self.own_methods(self.owners[-1:])):
-            return
-        shape = expects if use == "call" and expects != _STAR_CALL else ""
-        for base in bases:
-            self.add(base.then(node.attr), use, shape, is_optional=True)
+        while found and isinstance(node, ast.Attribute):  # its inner parts are in the whole
+            node = node.value
+            self.done.add(node)
 
     # -- classes and functions
 
@@ -214,17 +239,25 @@ class _Uses(ast.NodeVisitor):
             for line in node.body:
                 if isinstance(line, _FUNCTIONS):
                     ours = shown(signature(line))
-                    self.add(base.then(line.name), "override", ours, is_optional=True)
+                    self.add(base.then(line.name), "override", ours)
                 for target in targets(line):
                     if isinstance(target, ast.Name):
-                        self.add(base.then(target.id), "override", is_optional=True)
+                        self.add(base.then(target.id), "override")
         for line in node.body:
             self.visit(line)
         self.scopes.pop()
         self.owners.pop()
 
     def visit_FunctionDef(self, node: Function) -> None:
-        self.scopes.append({})
+        held: dict[str, Target] = {}
+        for argument in (*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs):
+            path = dotted(_not_none(argument.annotation))
+            found = self.scopes[0].get(path[0]) if path else None
+            if found is not None and found.module.partition(".")[0] == "vllm":
+                held[argument.arg] = found.then(*path[1:]).instance
+        if len(self.scopes) == 1 and node.name in self.stand_ins:
+            held[node.args.args[0].arg] = self.stand_ins[node.name]
+        self.scopes.append(held)
         self.generic_visit(node)
         self.scopes.pop()
 
@@ -238,7 +271,7 @@ class _Uses(ast.NodeVisitor):
             path = dotted(base)
             target = self.scopes[0].get(path[0]) if path else None
             if target is not None and target.module.partition(".")[0] == "vllm":
-                found.append(target.then(*path[1:]))
+                found.append(target.then(*path[1:]).instance)
             elif len(path) == 1 and path[0] != name:
                 found += self.core_bases(path[0])
         return found
@@ -255,15 +288,39 @@ class _Uses(ast.NodeVisitor):
 
     def visit_Assign(self, node: ast.Assign) -> None:
         for target in node.targets:
-            bound = self.resolve(target) if isinstance(target, ast.Attribute) else None
-            if bound is not None:
-                value = node.value
-                if isinstance(value, ast.Call) and value.args:  # staticmethod(f)
-                    value = value.args[0]
-                name = dotted(value)
-                ours = self.module.functions.get(name[0]) if len(name) == 1 else None
-                self.add(bound, "rebind", shown(signature(ours)) if ours else "")
+            if isinstance(target, ast.Attribute):
+                for bound in self.resolve(target):
+                    if not bound.instance_of:
+                        self.add(bound, "rebind", self._replacement(node.value))
+            pairs = [(target, node.value)]
+            if isinstance(target, ast.Tuple) and isinstance(node.value, ast.Tuple):
+                pairs = list(zip(target.elts, node.value.elts, strict=False))
+            for local, value in pairs:
+                self._hold(local, value)
         self.generic_visit(node)
+
+    def _replacement(self, value: ast.expr) -> str:
+        """The signature of the function of this module that is assigned, "" if it is none."""
+        if isinstance(value, ast.Call) and value.args:  # staticmethod(f)
+            value = value.args[0]
+        name = dotted(value)
+        ours = self.module.functions.get(name[0]) if len(name) == 1 else None
+        return shown(signature(ours)) if ours else ""
+
+    def _hold(self, local: ast.expr, value: ast.expr) -> None:
+        """Remember a local name for what an instance holds: `states = runner.req_states`."""
+        if isinstance(local, ast.Name):
+            self.scopes[-1].pop(local.id, None)
+            found = self.resolve(value)
+            if len(found) == 1 and found[0].instance_of:
+                self.scopes[-1][local.id] = found[0]
+
+
+def _not_none(annotation: ast.expr | None) -> ast.expr | None:
+    """`X` of `X | None`; nothing of containers and of other unions."""
+    if isinstance(annotation, ast.BinOp) and isinstance(annotation.right, ast.Constant):
+        annotation = annotation.left
+    return None if isinstance(annotation, ast.Subscript | ast.BinOp) else annotation
 
 
 def _call_shape(node: ast.Call) -> str:
@@ -296,17 +353,31 @@ class Package:
 
     def uses(self) -> Iterator[Use]:
         """Every use, as often as it is made."""
+        stand_ins = self.stand_ins()
         for name, module in self.modules.items():
             extra = {"_FusedRotary": self.rotary_classes()} if "rotary" in name else {}
-            visitor = _Uses(module, extra)
+            visitor = _Uses(module, extra, stand_ins.get(name))
             visitor.visit(module.tree)
             yield from visitor.uses
         yield from self.tables()
 
+    def stand_ins(self) -> dict[str, dict[str, Target]]:
+        """Module of ours -> function in it -> the instance of vLLM that it gets first.
+
+        Those that the table of rebindings binds to a method.
+        """
+        found: dict[str, dict[str, Target]] = defaultdict(dict)
+        for key, ours in self._dict_of_function("kernels", "rebindings"):
+            module, is_member, name = key.partition(":")
+            if is_member and ours is not None and (own := self._own(ours)) is not None:
+                owner = tuple(name.split(".")[:-1])
+                found[own[0]][own[1]] = Target(module, owner).instance
+        return found
+
     def rotary_classes(self) -> list[Target]:
         constants = self["layers.rotary_embedding"].constants
         return [
-            Target(f"{constants['_PACKAGE']}.{module}", (name,))
+            Target(f"{constants['_PACKAGE']}.{module}", (name,)).instance
             for name, module in constants["_CLASSES"].items()
         ]
 
@@ -321,23 +392,25 @@ class Package:
         for module, name, _, _ in parameters.constants["_REQUESTS"]:
             yield Use(Target(module, (name,)), "name", "", parameters.by)
             for method in parameters.constants["_METHODS"]:
-                yield Use(
-                    Target(module, (name, method)), "rebind", "", parameters.by, is_optional=True
-                )
+                # A class may lack one of them.
+                target = Target(module, (name,)).instance.then(method)
+                yield Use(target, "rebind", "", parameters.by)
         for target in self.rotary_classes():
-            yield Use(target, "name", "", self["layers.rotary_embedding"].by)
+            yield Use(
+                replace(target, instance_of=0), "name", "", self["layers.rotary_embedding"].by
+            )
         runner_names = self["compat.runner_names"]
         for name, ours in self._dict_of_call("platform", "runner_names.install"):
             target = Target(runner_names.constants["_MODULE"], (name,))
-            yield Use(target, "rebind", ours, runner_names.by)
+            yield Use(target, "rebind", self._signature(ours), runner_names.by)
         yield from self._kernels()
 
     def _kernels(self) -> Iterator[Use]:
         kernels = self["kernels"]
         for name, ours in self._dict_of_function("kernels", "kernel_overrides"):
             module, _, kernel = name.rpartition(".")
-            yield Use(Target(module, (kernel,)), "rebind", ours, kernels.by)
-        signatures = dict(self._dict_of_function("kernels", "rebindings"))
+            yield Use(Target(module, (kernel,)), "rebind", self._signature(ours), kernels.by)
+        replacements = dict(self._dict_of_function("kernels", "rebindings"))
         by = self["compat.wrappers"].by
         for rebinding in wrappers.REBINDINGS:
             for owner in (rebinding.owner, *rebinding.copies):
@@ -346,11 +419,11 @@ class Package:
                 if rebinding.only_if_missing:
                     yield Use(Target(module, path), "name", "", by)
                 else:
-                    ours = signatures[rebinding.key]
-                    yield Use(Target(module, (*path, rebinding.name)), "rebind", ours, by)
+                    target = Target(module, (*path, rebinding.name))
+                    yield Use(target, "rebind", self._signature(replacements[rebinding.key]), by)
 
-    def _dict_of_function(self, module: str, function: str) -> Iterator[tuple[str, str]]:
-        """Key and our signature of each entry of the dict that a function returns."""
+    def _dict_of_function(self, module: str, function: str) -> Iterator[tuple[str, Target | None]]:
+        """Key of each entry of the dict that a function returns, and what its value names."""
         node = self[module].functions[function]
         names = dict(self[module].constants)
         for line in node.body:
@@ -361,7 +434,7 @@ class Package:
         assert isinstance(returned, ast.Dict)
         yield from self._entries(self[module], node, returned, names)
 
-    def _dict_of_call(self, module: str, function: str) -> Iterator[tuple[str, str]]:
+    def _dict_of_call(self, module: str, function: str) -> Iterator[tuple[str, Target | None]]:
         """The same of the dict that a function of another module is called with."""
         for scope in ast.walk(self[module].tree):
             if isinstance(scope, _FUNCTIONS):
@@ -373,8 +446,8 @@ class Package:
 
     def _entries(
         self, module: OwnModule, scope: Function, node: ast.Dict, names: Mapping[str, Any]
-    ) -> Iterator[tuple[str, str]]:
-        visitor = _Uses(module, {})
+    ) -> Iterator[tuple[str, Target | None]]:
+        visitor = _Uses(module)
         for line in (*module.tree.body, *scope.body):
             if isinstance(line, ast.ImportFrom):
                 visitor.visit_ImportFrom(line)
@@ -382,16 +455,21 @@ class Package:
             name = fold(key, names) if key is not None else None
             if not isinstance(name, str):
                 raise CollectError(f"{module.by}: a key of a table of names is not written out")
-            target = visitor.resolve(value)
-            yield name, "" if target is None else self._signature(target)
+            found = visitor.resolve(value)
+            yield name, found[0] if found else None
 
-    def _signature(self, target: Target) -> str:
-        """Of something of ours by the path that names it, "" where it is not ours."""
-        for cut in range(len(target.path), -1, -1):
+    def _own(self, target: Target) -> tuple[str, str] | None:
+        """Module of ours and the name in it, None for what is not ours."""
+        for cut in range(len(target.path)):
             name = ".".join((target.module, *target.path[:cut]))
             if name in self.modules and len(target.path) == cut + 1:
-                return self.modules[name].shown_signature(target.path[cut])
-        return ""
+                return name, target.path[cut]
+        return None
+
+    def _signature(self, target: Target | None) -> str:
+        """Of something of ours, "" where it is not ours."""
+        own = self._own(target) if target is not None else None
+        return self.modules[own[0]].shown_signature(own[1]) if own else ""
 
 
 def collect(package: Path, core: CoreSource) -> list[Reliance]:
@@ -443,26 +521,29 @@ def _without_weaker(uses: list[Reliance]) -> list[Reliance]:
 
 def _submodules(core: CoreSource, target: Target) -> Target:
     """The same with as much of the path as is modules in the module's name."""
-    module, path = target.module, target.path
-    while path and core.module(f"{module}.{path[0]}") is not None:
-        package = core.module(module)
-        if package is not None and path[0] in package.bindings:
+    while target.path and core.module(f"{target.module}.{target.path[0]}") is not None:
+        package = core.module(target.module)
+        if package is not None and target.path[0] in package.bindings:
             break
-        module, path = f"{module}.{path[0]}", path[1:]
-    return Target(module, path)
+        target = Target(
+            f"{target.module}.{target.path[0]}", target.path[1:], max(0, target.instance_of - 1)
+        )
+    return target
 
 
 def _canonical(core: CoreSource, use: Use) -> Target | None:
     """The longest front of the path that the reference core has; None for what is not vLLM's."""
     target = _submodules(core, use.target)
     for length in range(len(target.path), -1, -1):
-        shorter = Target(target.module, target.path[:length])
-        if core.resolve(shorter.module, shorter.path) is not None:
-            if use.is_optional and length < len(target.path):
-                return None
-            if length == 0 and target.path:
-                break
-            return shorter
+        found = core.resolve(target.module, target.path[:length])
+        if found is None or found.kind == "unknown":
+            continue
+        if target.instance_of:
+            return (
+                replace(target, path=target.path[:length]) if length > target.instance_of else None
+            )
+        if length or not target.path:
+            return replace(target, path=target.path[:length])
     raise CollectError(
         f"{use.by} relies on {use.target.module}:{'.'.join(use.target.path)}, which the reference "
         "core does not have"

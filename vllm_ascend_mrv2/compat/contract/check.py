@@ -118,6 +118,8 @@ def _compare(core: CoreSource, reliance: Reliance) -> Mismatch | None:
         return Mismatch(
             reliance.symbol, _expected(reliance), _gone(core, module, path), reliance.look_at
         )
+    if found.kind == "unknown":  # it may be there: the source does not tell any more
+        return None
     if found.kind != reliance.kind and not {found.kind, reliance.kind} <= {"value", "property"}:
         return Mismatch(reliance.symbol, f"a {reliance.kind}", f"a {found.kind}", reliance.look_at)
     theirs = caller_signature(core, reliance, found)
@@ -162,7 +164,7 @@ def _expected(reliance: Reliance) -> str:
 def _gone(core: CoreSource, module: str, path: tuple[str, ...]) -> str:
     if core.resolve(module, ()) is None:
         return f"nothing: no module {module}"
-    elsewhere = core.defining_files(path[-1])
+    elsewhere = core.defining_files.get(path[-1], [])
     if not 0 < len(elsewhere) <= _SHOWN_FILES:  # more is a common name, not this one moved
         return "nothing"
     return f"nothing; {' and '.join(elsewhere)} has one"

@@ -8,6 +8,7 @@ What comes from outside of vLLM (torch, pydantic) is not looked into.
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
@@ -15,14 +16,20 @@ from inspect import Parameter, Signature
 from pathlib import Path
 from typing import Any, Literal
 
-Kind = Literal["module", "class", "function", "property", "value"]
+Kind = Literal["module", "class", "function", "property", "value", "unknown"]
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 Function = ast.FunctionDef | ast.AsyncFunctionDef
+_DEFINITION = re.compile(r"^\s*(?:def|class) (\w+)", re.MULTILINE)
+# Annotations around a class that say nothing of what an instance has.
+_TRANSPARENT = (("ClassVar",), ("Optional",), ("SkipValidation",))
 
 
 @dataclass(frozen=True)
 class Found:
-    """What a name is. module: where it is defined; node: its definition, None for a module."""
+    """What a name is. module: where it is defined; node: its definition, None for a module.
+
+    "unknown": an attribute of a value whose class the source does not tell.
+    """
 
     kind: Kind
     module: str
@@ -194,7 +201,7 @@ class CoreSource:
     ) -> Found | None:
         """What `path` is in a module, or None where the core has no such name.
 
-        The module itself for an empty path. Looks into classes, not into values.
+        The module itself for an empty path. Looks into values whose class the source tells.
         """
         module = self.module(module_name)
         if module is None or (module_name, path) in _seen:
@@ -218,7 +225,7 @@ class CoreSource:
             alias = dotted(node.value) if isinstance(node, ast.Assign) else ()
             if rest and alias and alias[0] in module.bindings:
                 return self.resolve(module_name, (*alias, *rest), seen)
-            return None if rest else self._of(module_name, node)
+            return self._within(module_name, node, rest) if rest else self._of(module_name, node)
         if self.module(f"{module_name}.{name}") is not None:
             return self.resolve(f"{module_name}.{name}", rest, seen)
         if name in module.lazy_names and not rest:
@@ -253,12 +260,51 @@ class CoreSource:
         if own is not None:
             if not rest:
                 return self._of(module_name, own)
-            return self.member(module_name, own, rest) if isinstance(own, ast.ClassDef) else None
+            if isinstance(own, ast.ClassDef):
+                return self.member(module_name, own, rest)
+            return self._within(module_name, own, rest)
         for base in self.bases(module_name, node):
             assert isinstance(base.node, ast.ClassDef)
             if found := self.member(base.module, base.node, path):
                 return found
         return None
+
+    def _within(self, module_name: str, node: ast.AST, path: tuple[str, ...]) -> Found | None:
+        """What an instance has under a name, by the class of the value that `node` binds."""
+        of = self.class_of(module_name, node)
+        if of is None:
+            return Found("unknown", module_name, node)
+        assert isinstance(of.node, ast.ClassDef)
+        return self.member(of.module, of.node, path)
+
+    def class_of(self, module_name: str, node: ast.AST) -> Found | None:
+        """The class of vLLM that a bound value has: by annotation, or by the call that makes it."""
+        if isinstance(node, ast.AnnAssign):
+            return self.annotated(module_name, node.annotation)
+        if isinstance(node, _FUNCTIONS):
+            is_property = self._of(module_name, node).kind == "property"
+            return self.annotated(module_name, node.returns) if is_property else None
+        if isinstance(node, ast.Assign) and isinstance(node.value, ast.Call):
+            path = dotted(node.value.func)
+            made = self.resolve(module_name, path) if path else None
+            if made is not None and made.kind == "class":
+                return made
+            if made is not None and isinstance(made.node, _FUNCTIONS):
+                return self.annotated(made.module, made.node.returns)
+        return None
+
+    def annotated(self, module_name: str, annotation: ast.expr | None) -> Found | None:
+        """The class of vLLM that an annotation names, alone or as one that may be None."""
+        if isinstance(annotation, ast.Constant) and isinstance(annotation.value, str):
+            annotation = ast.parse(annotation.value, mode="eval").body
+        if isinstance(annotation, ast.BinOp):
+            left = self.annotated(module_name, annotation.left)
+            return left or self.annotated(module_name, annotation.right)
+        if isinstance(annotation, ast.Subscript) and dotted(annotation)[-1:] in _TRANSPARENT:
+            return self.annotated(module_name, annotation.slice)
+        path = dotted(annotation)
+        found = self.resolve(module_name, path) if path else None
+        return found if found is not None and found.kind == "class" else None
 
     def call_signature(self, found: Found) -> Signature | None:
         """How a caller may call it, or None where the source does not tell."""
@@ -305,13 +351,14 @@ class CoreSource:
             yield from self._lineage(base.module, base.node)
         yield node
 
-    def defining_files(self, name: str) -> list[str]:
-        """Files of the core that define a function or class of that name: where it may be now."""
-        found = []
+    @cached_property
+    def defining_files(self) -> dict[str, list[str]]:
+        """Name of a function or class -> files of the core that define one, in any scope."""
+        found: dict[str, list[str]] = {}
         for path in sorted((self.folder / "vllm").rglob("*.py")):
             text = path.read_text(encoding="utf-8", errors="replace")
-            if f"def {name}(" in text or f"class {name}(" in text or f"class {name}:" in text:
-                found.append(path.relative_to(self.folder).as_posix())
+            for name in set(_DEFINITION.findall(text)):
+                found.setdefault(name, []).append(path.relative_to(self.folder).as_posix())
         return found
 
 
