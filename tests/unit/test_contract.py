@@ -13,7 +13,7 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
@@ -51,16 +51,50 @@ def core() -> CoreSource:
     return CoreSource(_installed())
 
 
+class Copy:
+    """A copy of a core's source, to be changed and put right again. Parses each file once."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.originals: dict[Path, str] = {}
+        self._unchanged = CoreSource(folder)
+        check(self._unchanged)
+
+    def change(self, path: Path, change: Callable[[str], str]) -> None:
+        self.originals.setdefault(path, path.read_text() if path.exists() else "")
+        path.write_text(change(self.originals[path]))
+
+    @property
+    def source(self) -> CoreSource:
+        """As it is now."""
+        fresh = CoreSource(self.folder)
+        for name, module in self._unchanged._modules.items():
+            if module is not None and module.path not in self.originals:
+                fresh._modules[name] = module
+        return fresh
+
+    def restore(self) -> None:
+        for path, text in self.originals.items():
+            path.write_text(text)
+        self.originals.clear()
+
+
 @pytest.fixture(scope="module")
-def copied(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with the source of the installed core, to be changed and put right again."""
+def copied_once(tmp_path_factory: pytest.TempPathFactory) -> Copy:
     folder = tmp_path_factory.mktemp("core")
 
     def others(where: str, names: list[str]) -> list[str]:
         return [n for n in names if not n.endswith(".py") and not (Path(where) / n).is_dir()]
 
     shutil.copytree(_installed() / "vllm", folder / "vllm", ignore=others)
-    return folder
+    return Copy(folder)
+
+
+@pytest.fixture
+def copied(copied_once: Copy) -> Iterator[Copy]:
+    """That copy, as it was before."""
+    yield copied_once
+    copied_once.restore()
 
 
 # -- the list ----------------------------------------------------------------------------------
@@ -142,13 +176,13 @@ def _owner_file(core: CoreSource, reliance: Reliance) -> Path | None:
     return None if module is None else module.path
 
 
-def _renamed(path: Path, name: str) -> None:
-    """Everywhere in the file but in imports from other modules of vLLM, which keep their names."""
-    lines = path.read_text().splitlines(keepends=True)
+def _renamed(text: str, name: str) -> str:
+    """Everywhere in a file but in imports from other modules of vLLM, which keep their names."""
     imports = re.compile(r"\s*(from|import) vllm")
     word = re.compile(rf"\b{name}\b")
-    path.write_text(
-        "".join(line if imports.match(line) else word.sub(f"{name}_moved", line) for line in lines)
+    lines = text.splitlines(keepends=True)
+    return "".join(
+        line if imports.match(line) else word.sub(f"{name}_moved", line) for line in lines
     )
 
 
@@ -179,9 +213,9 @@ class _Delete(ast.NodeTransformer):
         return any(getattr(t, "id", getattr(t, "attr", None)) == self.name for t in targets)
 
 
-def _deleted(path: Path, name: str) -> None:
-    tree = _Delete(name).visit(ast.parse(path.read_text()))
-    path.write_text(ast.unparse(ast.fix_missing_locations(tree)))
+def _deleted(text: str, name: str) -> str:
+    tree = _Delete(name).visit(ast.parse(text))
+    return ast.unparse(ast.fix_missing_locations(tree))
 
 
 def _chosen() -> Iterator[Reliance]:
@@ -195,87 +229,77 @@ def _chosen() -> Iterator[Reliance]:
     [(r, (_renamed, _deleted)[index % 2]) for index, r in enumerate(_chosen())],
     ids=lambda value: value.symbol if isinstance(value, Reliance) else value.__name__[1:],
 )
-def test_a_name_that_is_gone_is_reported(reliance: Reliance, change: object, copied: Path) -> None:
+def test_a_name_that_is_gone_is_reported(
+    reliance: Reliance, change: Callable[[str, str], str], copied: Copy
+) -> None:
     """Renamed or deleted wherever core defines it, until it is nowhere; then by name."""
-    originals: dict[Path, str] = {}
-    try:
-        while (path := _owner_file(CoreSource(copied), reliance)) is not None:
-            assert path not in originals, f"{reliance.symbol} is still there"
-            originals[path] = path.read_text()
-            change(path, reliance.parts[1][-1])  # type: ignore[operator]
-        mismatches = {mismatch.symbol: mismatch for mismatch in check(CoreSource(copied))}
-        assert reliance.symbol in mismatches
-        found = mismatches[reliance.symbol]
-        assert found.found.startswith("nothing")
-        assert found.look_at.startswith("vllm_ascend_mrv2/")
-        assert (PACKAGE.parent / found.look_at).is_file()
-    finally:
-        for path, text in originals.items():
-            path.write_text(text)
+    name = reliance.parts[1][-1]
+    while (path := _owner_file(copied.source, reliance)) is not None:
+        assert path not in copied.originals, f"{reliance.symbol} is still there"
+        copied.change(path, lambda text: change(text, name))
+    mismatches = {mismatch.symbol: mismatch for mismatch in check(copied.source)}
+    assert reliance.symbol in mismatches
+    found = mismatches[reliance.symbol]
+    assert found.found.startswith("nothing")
+    assert found.look_at.startswith("vllm_ascend_mrv2/")
+    assert (PACKAGE.parent / found.look_at).is_file()
 
 
-def test_a_renamed_class_is_said_to_be_where_it_went(copied: Path) -> None:
-    old, new = (copied / "vllm/v1/worker" / name for name in ("utils.py", "elsewhere.py"))
+def test_a_function_that_moved_is_said_to_be_where_it_went(copied: Copy) -> None:
+    old, new = (copied.folder / "vllm/v1/worker" / name for name in ("utils.py", "elsewhere.py"))
     text = old.read_text()
-    try:
-        new.write_text(text)
-        _deleted(old, "request_memory")
-        (found,) = check(CoreSource(copied))
-        assert found.symbol == "vllm.v1.worker.utils:request_memory"
-        assert found.expected == "a function that can be called as request_memory(_, _, _)"
-        assert found.found == "nothing; vllm/v1/worker/elsewhere.py has one"
-        assert found.look_at == "vllm_ascend_mrv2/worker.py"
-    finally:
-        old.write_text(text)
-        new.unlink()
+    copied.change(new, lambda _: text)
+    copied.change(old, lambda text: _deleted(text, "request_memory"))
+    (found,) = check(copied.source)
+    assert found.symbol == "vllm.v1.worker.utils:request_memory"
+    assert found.expected == "a function that can be called as request_memory(_, _, _)"
+    assert found.found == "nothing; vllm/v1/worker/elsewhere.py has one"
+    assert found.look_at == "vllm_ascend_mrv2/worker.py"
 
 
-def test_what_is_in_a_class_that_is_gone_is_not_reported_too(copied: Path) -> None:
-    path = copied / "vllm/v1/worker/gpu_worker.py"
-    text = path.read_text()
-    try:
-        _deleted(path, "Worker")
-        found = [m.symbol for m in check(CoreSource(copied)) if "gpu_worker:" in m.symbol]
-        assert found == ["vllm.v1.worker.gpu_worker:Worker"]
-    finally:
-        path.write_text(text)
+def test_what_is_in_a_class_that_is_gone_is_not_reported_too(copied: Copy) -> None:
+    path = copied.folder / "vllm/v1/worker/gpu_worker.py"
+    copied.change(path, lambda text: _deleted(text, "Worker"))
+    found = [m.symbol for m in check(copied.source) if "gpu_worker:" in m.symbol]
+    assert found == ["vllm.v1.worker.gpu_worker:Worker"]
 
 
-def test_a_changed_signature_shows_both(copied: Path) -> None:
-    path = copied / "vllm/v1/worker/gpu/model_runner.py"
-    text = path.read_text()
-    assert "def prepare_attn(\n        self, input_batch: InputBatch\n    )" in text
-    try:
-        path.write_text(
-            text.replace("self, input_batch: InputBatch\n", "self, input_batch, pads\n")
-        )
-        found = [m for m in check(CoreSource(copied)) if m.symbol.endswith("prepare_attn")]
-        assert [(m.expected, m.found, m.look_at) for m in found] == [
-            (
-                "a function that can be called as prepare_attn(_)",
-                "(input_batch, pads)",
-                "vllm_ascend_mrv2/runner/model_runner.py",
-            ),
-            (
-                "a function, overridden by prepare_attn(self, input_batch)",
-                "(self, input_batch, pads)",
-                "vllm_ascend_mrv2/runner/model_runner.py",
-            ),
-        ]
-    finally:
-        path.write_text(text)
+def test_a_changed_signature_shows_both(copied: Copy) -> None:
+    path = copied.folder / "vllm/v1/worker/gpu/model_runner.py"
+    old, new = "self, input_batch: InputBatch\n", "self, input_batch, pads\n"
+    assert f"def prepare_attn(\n        {old}    )" in path.read_text()
+    copied.change(path, lambda text: text.replace(old, new))
+    found = [m for m in check(copied.source) if m.symbol.endswith("prepare_attn")]
+    assert [(m.expected, m.found, m.look_at) for m in found] == [
+        (
+            "a function that can be called as prepare_attn(_)",
+            "(input_batch, pads)",
+            "vllm_ascend_mrv2/runner/model_runner.py",
+        ),
+        (
+            "a function, overridden by prepare_attn(self, input_batch)",
+            "(self, input_batch, pads)",
+            "vllm_ascend_mrv2/runner/model_runner.py",
+        ),
+    ]
 
 
-def test_another_kind_is_reported(copied: Path) -> None:
-    path = copied / "vllm/v1/worker/utils.py"
-    text = path.read_text()
-    try:
-        _deleted(path, "request_memory")
-        path.write_text(path.read_text() + "\nclass request_memory:\n    pass\n")
-        (found,) = check(CoreSource(copied))
-        assert (found.expected, found.found) == ("a function", "a class")
-    finally:
-        path.write_text(text)
+def test_another_kind_is_reported(copied: Copy) -> None:
+    copied.change(
+        copied.folder / "vllm/v1/worker/utils.py",
+        lambda text: _deleted(text, "request_memory") + "\nclass request_memory:\n    pass\n",
+    )
+    (found,) = check(copied.source)
+    assert (found.expected, found.found) == ("a function", "a class")
+
+
+def test_what_the_source_no_longer_tells_is_not_reported(copied: Copy) -> None:
+    """A value whose class cannot be read off any more may have all that it had."""
+    copied.change(
+        copied.folder / "vllm/v1/worker/gpu/model_runner.py",
+        lambda text: text.replace("self.req_states = RequestState(", "self.req_states = make("),
+    )
+    assert check(copied.source) == []
 
 
 def test_where_to_look() -> None:
