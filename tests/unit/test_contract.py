@@ -207,10 +207,12 @@ class _Delete(ast.NodeTransformer):
         if isinstance(line, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
             return line.name == self.name
         if isinstance(line, ast.Import | ast.ImportFrom):
-            line.names = [a for a in line.names if (a.asname or a.name) != self.name]
+            bound = {a: a.asname or a.name.partition(".")[0] for a in line.names}
+            line.names = [alias for alias in line.names if bound[alias] != self.name]
             return not line.names
         targets = getattr(line, "targets", None) or [getattr(line, "target", None)]
-        return any(getattr(t, "id", getattr(t, "attr", None)) == self.name for t in targets)
+        flat = [element for t in targets for element in getattr(t, "elts", [t])]
+        return any(getattr(t, "id", getattr(t, "attr", None)) == self.name for t in flat)
 
 
 def _deleted(text: str, name: str) -> str:

@@ -78,7 +78,7 @@ def dotted(node: ast.AST | None) -> tuple[str, ...]:
 
 
 def targets(node: ast.AST) -> list[ast.expr]:
-    """What an assignment binds, tuples taken apart."""
+    """What an assignment binds, tuples taken apart; an item (`x[0] = ...`) is no binding of x."""
     if isinstance(node, ast.Assign):
         found = node.targets
     elif isinstance(node, ast.AnnAssign | ast.AugAssign):
@@ -88,7 +88,7 @@ def targets(node: ast.AST) -> list[ast.expr]:
     flat: list[ast.expr] = []
     for target in found:
         flat += target.elts if isinstance(target, ast.Tuple | ast.List) else [target]
-    return flat
+    return [target for target in flat if not isinstance(target, ast.Subscript)]
 
 
 def signature(node: Function) -> Signature:
