@@ -26,16 +26,17 @@ CXX_FILES = $(shell find csrc -name '*.cpp' -o -name '*.h')
 export HF_HUB_OFFLINE := 1
 export VLLM_NO_USAGE_STATS := 1
 
-.PHONY: help setup serve test exactness lint format bench evidence contract clean distclean
+.PHONY: help setup serve test exactness hazards lint format bench evidence contract clean distclean
 .DEFAULT_GOAL := help
 
 help:
 	@echo 'make serve [MODEL=smollm2|tiny-qwen3|...|FOLDER] [PORT=8000] [HOST=127.0.0.1] [HBM=4GiB] [ARGS=...]'
 	@echo 'make test  [TESTS="tests/unit ..."] [JOBS=2] [ARGS=...]'
 	@echo 'make exactness              the long form of the exactness tests'
+	@echo 'make hazards [SEEDS=100]    the order checker on published failures'
 	@echo 'make bench [ARGS=...]      counters and times, into build/bench'
 	@echo 'make evidence FOLDER=...   the runs that a protocol asks for'
-	@echo 'make contract [CORES="0.33.0 newest ..."] cores against the names that we rely on'
+	@echo 'make contract [CORES=...]  vLLM cores against the names that we rely on'
 	@echo 'make lint | format | setup | clean | distclean'
 
 setup:
@@ -48,21 +49,40 @@ serve:
 	  --served-model-name $(notdir $(MODEL)) $(ARGS)
 
 # One thread per worker: two workers share two cores.
-PYTEST := OMP_NUM_THREADS=1 $(EMULATED) --guard -- python -m pytest -n $(JOBS) --dist loadgroup
+RUN_PYTEST := -- python -m pytest -n $(JOBS) --dist loadgroup
+PYTEST := OMP_NUM_THREADS=1 $(EMULATED) --guard $(RUN_PYTEST)
+# Engines run under the order checker, with torch_npu's task queue as users have it.
+PYTEST_ENGINE := OMP_NUM_THREADS=1 TASK_QUEUE_ENABLE=1 $(EMULATED) --guard --check=strict $(RUN_PYTEST)
+ENGINE_TESTS := $(filter tests/engine%,$(TESTS))
+OTHER_TESTS := $(filter-out tests/engine%,$(TESTS))
 
 test:
 	@$(PYTHON) tools/bootstrap.py run $(TEST_MODELS)
-	@$(PYTEST) -m "not long" --durations=20 $(TESTS) $(ARGS)
+ifneq ($(OTHER_TESTS),)
+	@$(PYTEST) -m "not long" --durations=20 $(OTHER_TESTS) $(ARGS)
+endif
+ifneq ($(ENGINE_TESTS),)
+	@$(PYTEST_ENGINE) -m "not long" --durations=20 $(ENGINE_TESTS) $(ARGS)
+endif
 
 # Every prompt and model of the exactness tests, where `make test` takes a few of each.
 exactness:
 	@$(PYTHON) tools/bootstrap.py run $(TEST_MODELS)
-	@$(PYTEST) -m long tests/engine $(ARGS)
+	@$(PYTEST_ENGINE) -m long tests/engine $(ARGS)
+
+# The order checker's proof: every published failure under many seeds, random programs against a
+# reference.
+SEEDS ?= 100
+hazards:
+	@$(PYTHON) tools/bootstrap.py run
+	@SEEDS=$(SEEDS) PROGRAMS=10000 $(PYTEST) tests/device/hazards $(ARGS)
 
 bench:
 	@$(PYTHON) tools/bootstrap.py run $(TEST_MODELS)
 	@mkdir -p build/bench
 	@$(EMULATED) --no-guard -- python -m benchmarks --out build/bench $(ARGS)
+	@$(EMULATED) --no-guard -- python -m pytest benchmarks/micro -q --benchmark-json build/bench/parts.json
+	@$(EMULATED) --no-guard -- python -m benchmarks.serving --out build/bench
 
 evidence:
 	@test -n "$(FOLDER)" || { echo 'make evidence FOLDER=benchmarks/evidence/...'; exit 2; }

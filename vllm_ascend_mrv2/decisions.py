@@ -59,6 +59,18 @@ def seq_lens_decision() -> Decision:
     )
 
 
+def input_copy_decision(config: Any) -> Decision:
+    """How a step's host data reaches the device."""
+    from vllm_ascend_mrv2.runner.input_copy import InputCopyPolicy, input_copy_of
+
+    verdict = input_copy_of(config)
+    choices = {
+        InputCopyPolicy.ON_PREPARE_STREAM: "on the input stream, when a step is prepared",
+        InputCopyPolicy.ON_READ: "on the compute stream, when they are read",
+    }
+    return Decision("input copies", choices[verdict.policy], verdict.reason)
+
+
 def graph_decision(config: Any) -> Decision:
     """Which batches replay a captured graph."""
     mode = config.compilation_config.cudagraph_mode.name
@@ -124,6 +136,7 @@ def collect(config: Any) -> list[Decision]:
             "core's choice; results are awaited by the output side",
         ),
         seq_lens_decision(),
+        input_copy_decision(config),
         pin_memory_decision(),
         Decision(
             "attention",

@@ -50,6 +50,12 @@ SEQ_LENS = Switch(
     ("auto", "device"),
     "Debug only. `device` reads sequence lengths back from the device on every step.",
 )
+INPUT_COPY = Switch(
+    PREFIX + "INPUT_COPY",
+    "prepare",
+    ("prepare", "read"),
+    "Debug only. `read` copies inputs when they are read; refused with graphs and async steps.",
+)
 HOTPATH = Switch(
     PREFIX + "HOTPATH",
     "auto",
@@ -69,7 +75,7 @@ CACHE = Switch(
     "Folder for what the command line builds (default: ~/.cache/vllm-ascend-mrv2).",
 )
 
-SWITCHES: tuple[Switch, ...] = (PIN_MEMORY, SEQ_LENS, HOTPATH, REPLAY_TIMEOUT_S, CACHE)
+SWITCHES: tuple[Switch, ...] = (PIN_MEMORY, SEQ_LENS, INPUT_COPY, HOTPATH, REPLAY_TIMEOUT_S, CACHE)
 
 
 def unknown_switches(environ: Mapping[str, str] | None = None) -> list[str]:

@@ -200,9 +200,14 @@ class NPUPlatform(Platform):
     def check_and_update_config(cls, vllm_config: VllmConfig) -> None:
         """Refuse what is not supported, fill what core left to the platform, log the record."""
         from vllm_ascend_mrv2 import decisions, support
+        from vllm_ascend_mrv2.runner.input_copy import input_copy_of
 
         support.refuse(pins.version_problems())
         support.refuse(support.refusals_for(vllm_config))
+        try:
+            input_copy_of(vllm_config)
+        except ValueError as error:
+            support.refuse([str(error)])
         # Nothing here is compiled just in time, and core's warm-up runs kernels of other devices.
         vllm_config.kernel_config.enable_jit_warmup = False
         parallel = vllm_config.parallel_config

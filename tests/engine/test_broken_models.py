@@ -75,6 +75,7 @@ def test_truncated_weights_are_found(copy: Path) -> None:
     serve(copy).line_with("SafetensorError")
 
 
+@pytest.mark.long
 def test_missing_weights_are_named(copy: Path) -> None:
     (copy / "model.safetensors").unlink()
     assert str(copy) in serve(copy).line_with("Cannot find any model weights")

@@ -50,6 +50,7 @@ def test_another_device_ends_the_command() -> None:
     assert "choose from 'npu'" in ran.line_with("argument --device: invalid choice: 'cuda'")
 
 
+@pytest.mark.long
 def test_run_batch_answers_each_line(model: Path, tmp_path: Path) -> None:
     asked, answered = tmp_path / "in.jsonl", tmp_path / "out.jsonl"
     hello = [{"role": "user", "content": "hello"}]
@@ -80,6 +81,7 @@ def test_run_batch_answers_each_line(model: Path, tmp_path: Path) -> None:
     assert refused["response"]["status_code"] == 400 or "temperature" in json.dumps(refused)
 
 
+@pytest.mark.long
 def test_bench_throughput_counts_its_tokens(model: Path, tmp_path: Path) -> None:
     out = tmp_path / "throughput.json"
     ran = vllm(

@@ -30,20 +30,14 @@ def _param(case: Case, *more: pytest.MarkDecorator) -> object:
 
 
 def _family_param(case: Case) -> object:
-    """A server is a start: the short form has one family, the long one all."""
-    return _param(case) if case.model == "qwen3" else _param(case, pytest.mark.long)
+    """A server is a start: the short form has one family in one dtype, the long one all."""
+    in_short_form = case == Case("qwen3")
+    return _param(case) if in_short_form else _param(case, pytest.mark.long)
 
 
 def _tight_param(case: Case) -> object:
     in_short_form = case == Case("qwen3", is_tight=True)
     return _param(case) if in_short_form else _param(case, pytest.mark.long)
-
-
-def _every_param(case: Case, every: int) -> object:
-    """Every how-manieth prompt: bfloat16 is slow on a CPU."""
-    in_short_form = case.model == "qwen3" and every == (1 if case.dtype == "float32" else 4)
-    marks = [case.group] if in_short_form else [case.group, pytest.mark.long]
-    return pytest.param(case, every, id=f"{case}-{every}", marks=marks)
 
 
 def complete(server: Server, asked: Sequence[Sequence[int]]) -> list[list[int]]:
@@ -76,17 +70,14 @@ def check(server: Server, case: Case, checkpoint: Path, asked: Sequence[Sequence
     )
 
 
-@pytest.mark.parametrize(
-    ("case", "every"),
-    [_every_param(case, 1) for case in TINY] + [_every_param(Case("qwen3", "bfloat16"), 4)],
-)
+@pytest.mark.parametrize("case", [_family_param(case) for case in TINY])
 def test_tokens_are_the_references(
-    case: Case, every: int, servers: ServerPool, checkpoint_of: Callable[[Case], Path]
+    case: Case, servers: ServerPool, checkpoint_of: Callable[[Case], Path]
 ) -> None:
     """In float32 the whole set twice: the second time its prompts come from the prefix cache."""
     checkpoint = checkpoint_of(case)
     server = servers.get(case.spec(checkpoint))
-    asked = prompts.varied(checkpoint)[::every]
+    asked = prompts.varied(checkpoint)
     check(server, case, checkpoint, asked)
     if case.dtype == "float32":
         hits = server.metric("vllm:prefix_cache_hits_total")

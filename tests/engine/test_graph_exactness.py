@@ -135,6 +135,15 @@ def test_graphs_give_the_eager_tokens(
     assert replays - steps > 20, "the forward's graph hardly ran"
 
 
+@pytest.mark.long
+def test_inputs_copied_when_read_give_the_same_tokens(
+    tiny: Callable[[str, str], Path], expected: list[list[int]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("VLLM_ASCEND_MRV2_INPUT_COPY", "read")
+    with engine(tiny("qwen3", "float32"), async_scheduling=False) as llm, adversarial(5):
+        assert tokens(llm) == expected
+
+
 def test_reads_from_the_device_give_the_same_tokens(
     tiny: Callable[[str, str], Path], expected: list[list[int]], monkeypatch: pytest.MonkeyPatch
 ) -> None:

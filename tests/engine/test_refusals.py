@@ -179,6 +179,16 @@ def test_runner_v2_may_be_named(
     assert engine_config("--model", str(model)).use_v2_model_runner
 
 
+def test_copying_inputs_late_is_refused_with_graphs_and_async_scheduling(
+    engine_config: Callable[..., Any], model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("VLLM_ASCEND_MRV2_INPUT_COPY", "read")
+    with pytest.raises(ValueError, match="may already have written the next batch"):
+        engine_config("--model", str(model))
+    for arguments in (("--enforce-eager",), ("--no-async-scheduling",)):
+        engine_config("--model", str(model), *arguments)
+
+
 @pytest.mark.parametrize(
     ("extra", "named", "why"),
     [

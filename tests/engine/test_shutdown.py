@@ -60,7 +60,7 @@ class Client:
 
 @pytest.mark.parametrize(
     ("how", "shutdown_timeout_s"),
-    [(signal.SIGTERM, 15), (signal.SIGINT, 0)],
+    [(signal.SIGTERM, 15), pytest.param(signal.SIGINT, 0, marks=pytest.mark.long)],
     ids=["SIGTERM-drains", "SIGINT-aborts"],
 )
 def test_a_signal_ends_a_busy_server_and_leaves_nothing(

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -111,6 +112,7 @@ class Engine:
             max_num_seqs=max(BATCHES),
             max_model_len=512,
             gpu_memory_utilization=0.2,
+            num_gpu_blocks_override=4 * max(BATCHES),
             enable_prefix_caching=False,
             disable_log_stats=True,
             compilation_config={"cudagraph_capture_sizes": list(BATCHES)},
@@ -119,13 +121,16 @@ class Engine:
         self.runner = self.core.model_executor.driver_worker.worker.model_runner
         self.numbers = itertools.count()
 
-    def add(self, prompt_tokens: int, max_tokens: int) -> None:
+    def add(self, prompt_tokens: int, max_tokens: int, **sampling: Any) -> None:
         from vllm import SamplingParams
 
         number = next(self.numbers)
         prompt = {"prompt_token_ids": [(7 * number + i) % 200 for i in range(prompt_tokens)]}
         params = SamplingParams(
-            temperature=0.0, max_tokens=max_tokens, ignore_eos=True, detokenize=False
+            **{"temperature": 0.0, **sampling},
+            max_tokens=max_tokens,
+            ignore_eos=True,
+            detokenize=False,
         )
         self.llm.llm_engine.add_request(f"r{number}", prompt, params)
 
@@ -188,15 +193,32 @@ def test_a_steady_step_waits_for_nothing(engine: Engine, batch: int) -> None:
     assert len(made) == 6
 
 
-def test_arrivals_and_finishes_cost_one_copy_each(engine: Engine) -> None:
+SAMPLING: dict[str, dict[str, Any]] = {
+    "greedy": {},
+    "seeded": {"temperature": 0.9, "seed": 5},
+    "filtered": {"temperature": 0.9, "seed": 5, "top_k": 20, "top_p": 0.9, "min_p": 0.01},
+    "penalties": {
+        "repetition_penalty": 1.3,
+        "presence_penalty": 0.5,
+        "frequency_penalty": 0.5,
+    },
+    "logit_bias": {"logit_bias": {3: 2.0, 9: -1.0}, "min_tokens": 2, "stop_token_ids": [4]},
+    "allowed": {"allowed_token_ids": [5, 6, 7, 8]},
+    "logprobs": {"logprobs": 5},
+}
+
+
+@pytest.mark.parametrize("sampling", SAMPLING)
+def test_arrivals_and_finishes_cost_one_copy_each(engine: Engine, sampling: str) -> None:
     """Every step one request starts and one ends; the device is held while the step is made."""
+    params = SAMPLING[sampling]
     for _ in range(6):
-        engine.add(prompt_tokens=5, max_tokens=6)
+        engine.add(prompt_tokens=5, max_tokens=6, **params)
         engine.step()
     torch.npu.synchronize()
     with Marker(engine.runner, hold=True) as marker:
         for _ in range(15):
-            engine.add(prompt_tokens=30, max_tokens=6)
+            engine.add(prompt_tokens=30, max_tokens=6, **params)
             engine.step()
         torch.npu.synchronize()
         made = marker.counts()
@@ -204,6 +226,34 @@ def test_arrivals_and_finishes_cost_one_copy_each(engine: Engine) -> None:
     assert len(made) >= 15
     assert max(counted.h2d for counted in made) <= 2, made
     assert max(counted.d2h for counted in made) == 0, made
+
+
+def test_a_request_with_penalties_counts_its_own_prompt(engine: Engine) -> None:
+    """Its tokens are staged in the step that counts them."""
+    prompt = [7, 7, 11, 1, 150]
+    for number in range(3):
+        engine.llm.llm_engine.add_request(
+            f"penalties-{number}",
+            {"prompt_token_ids": prompt[number:]},
+            _penalties(max_tokens=4),
+        )
+    while engine.llm.llm_engine.has_unfinished_requests():
+        engine.step()
+        states, sampler = engine.runner.req_states, engine.runner.sampler
+        for req_id, row in states.req_id_to_index.items():
+            if not req_id.startswith("penalties-"):
+                continue
+            words = sampler.penalties_state.prompt_bin_mask[row].cpu().numpy().view(np.uint32)
+            seen = {32 * w + b for w in range(len(words)) for b in range(32) if words[w] >> b & 1}
+            assert seen == set(prompt[int(req_id.split("-")[1][0]) :]), req_id
+
+
+def _penalties(max_tokens: int) -> Any:
+    from vllm import SamplingParams
+
+    return SamplingParams(
+        temperature=0.0, repetition_penalty=1.5, max_tokens=max_tokens, ignore_eos=True
+    )
 
 
 def test_the_device_authority_costs_one_read(

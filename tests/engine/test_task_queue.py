@@ -15,6 +15,7 @@ from tests.engine.conftest import ServerPool
 from tests.engine.test_exactness import check
 
 CASE = Case("qwen3", is_tight=True)
+pytestmark = pytest.mark.long  # a start each
 
 
 @pytest.mark.parametrize(
@@ -22,7 +23,7 @@ CASE = Case("qwen3", is_tight=True)
     [
         pytest.param("0", marks=pytest.mark.xdist_group("task-queue-0")),
         # torch_npu's default, and so what every other test has
-        pytest.param("1", marks=[pytest.mark.xdist_group("task-queue-1"), pytest.mark.long]),
+        pytest.param("1", marks=pytest.mark.xdist_group("task-queue-1")),
     ],
 )
 def test_tokens_are_the_references(

@@ -12,7 +12,8 @@ WITHHELD = """
 import sys
 from vllm import LLM, SamplingParams
 
-llm = LLM({model!r}, max_model_len=256, gpu_memory_utilization=0.3, max_num_seqs=2)
+llm = LLM({model!r}, max_model_len=256, gpu_memory_utilization=0.1, max_num_seqs=2,
+          num_gpu_blocks_override=8)
 core = llm.llm_engine.engine_core
 runner = core.engine_core.model_executor.driver_worker.worker.model_runner
 runner.replay_protocol.updater.thread.hold(True)

@@ -27,7 +27,9 @@ ALLOWED: dict[str, set[str]] = {
     "distributed": {"compat", "envs"},
     "runner": {"attention", "compat", "distributed", "envs", "graph", "kernels", "layers"},
     "support": {"compat", "envs"},
-    "decisions": {"attention", "compat", "envs", "graph", "kernels", "layers", "support"},
+    "decisions": {
+        *("attention", "compat", "envs", "graph", "kernels", "layers", "runner", "support"),
+    },
     "worker": {"compat", "distributed", "envs", "runner"},
     "platform": {
         *("attention", "compat", "decisions", "distributed", "envs", "graph"),

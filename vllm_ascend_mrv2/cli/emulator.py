@@ -71,6 +71,21 @@ def env() -> None:
 @click.option("--counters", type=click.Path(dir_okay=False), help="JSON written at exit; %p = pid.")
 @click.option("--devices", type=click.IntRange(min=1), help="Number of devices.")
 @click.option("--hbm", type=ByteCount(), help="Memory of each device, such as 16GiB.")
+@click.option(
+    "--check",
+    is_flag=False,
+    flag_value="report",
+    type=click.Choice(["off", "report", "strict"]),
+    help="Prove the order of what streams and host do; strict: the first finding is an error.",
+)
+@click.option(
+    "--check-report", type=click.Path(dir_okay=False), help="JSON of the findings; %p = pid."
+)
+@click.option(
+    "--suppressions",
+    type=click.Path(exists=True, dir_okay=False),
+    help="Findings to leave out, a line `KIND PATTERN # reason` each.",
+)
 @click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
 def run(
     guard: bool | None,
@@ -78,6 +93,9 @@ def run(
     counters: str | None,
     devices: int | None,
     hbm: int | None,
+    check: str | None,
+    check_report: str | None,
+    suppressions: str | None,
     command: tuple[str, ...],
 ) -> None:
     """Run COMMAND on the emulated device, building that first if needed.
@@ -87,6 +105,7 @@ def run(
 
     \b
     vllm-ascend-mrv2 emulator run -- vllm serve MODEL --device npu
+    vllm-ascend-mrv2 emulator run --check=strict -- python program.py
     """
     environment = dict(os.environ)
     # The environment's own commands (vllm, python) are found without activating it.
@@ -110,7 +129,15 @@ def run(
         "ASCEND_EMU_COUNTERS": None if counters is None else Path(counters).absolute(),
         "ASCEND_EMU_DEVICES": devices,
         "ASCEND_EMU_HBM_BYTES": hbm,
+        "ASCEND_EMU_CHECK": check,
+        "ASCEND_EMU_CHECK_REPORT": None if check_report is None else Path(check_report).absolute(),
+        "ASCEND_EMU_CHECK_SUPPRESSIONS": (
+            None if suppressions is None else Path(suppressions).absolute()
+        ),
     }
+    if check in ("report", "strict"):
+        # The thread of torch_npu's task queue launches copies for others and has no Python stack.
+        environment.setdefault("TASK_QUEUE_ENABLE", "0")
     environment |= {name: str(value) for name, value in switches.items() if value is not None}
     sys.stdout.flush()
     sys.stderr.flush()

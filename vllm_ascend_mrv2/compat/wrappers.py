@@ -68,6 +68,23 @@ REBINDINGS: tuple[Rebinding, ...] = (
         goes_when="core asks the platform whether host memory is device-readable",
     ),
     Rebinding(
+        owner=f"{_GPU}.buffer_utils",
+        name="async_tensor_h2d",
+        # The model runner's is bound once more, see runner_names.py.
+        copies=tuple(
+            f"{_GPU}.{module}"
+            for module in (
+                *("model_runner", "structured_outputs", "pp_utils", "pcp_manager"),
+                *("sample.penalties", "sample.thinking_budget", "sample.prompt_logprob"),
+                *("model_states.prompt_embeds", "mm.encoder_runner"),
+                "spec_decode.adaptive_verification",
+            )
+        ),
+        reason="from pageable memory it drains the compute stream; ours goes through the staging",
+        core_versions=_ALL_KNOWN,
+        goes_when="core has a hook for host-to-device copies of a step",
+    ),
+    Rebinding(
         owner=f"{_GPU}.buffer_utils:StagedWriteTensor",
         name="apply_write",
         reason="_apply_write_kernel is launched once per write range, and takes three more tables "
@@ -110,6 +127,21 @@ REBINDINGS: tuple[Rebinding, ...] = (
         "whose index torch_npu reads on the host",
         core_versions=_ALL_KNOWN,
         goes_when=_UNTIL_TRITON,
+    ),
+    Rebinding(
+        owner=f"{_GPU}.sample.penalties:PenaltiesState",
+        name="apply_staged_writes",
+        reason="core counts a request's tokens at once; here they may still be staged, and the "
+        "rows to count are a copy of its own that drains the compute stream",
+        core_versions=_ALL_KNOWN,
+        goes_when="core has a hook for host-to-device copies of a step",
+    ),
+    Rebinding(
+        owner=f"{_GPU}.structured_outputs:StructuredOutputsWorker",
+        name="apply_grammar_bitmask",
+        reason="two copies on a stream of its own, each a host wait",
+        core_versions=_ALL_KNOWN,
+        goes_when="core has a hook for host-to-device copies of a step",
     ),
     Rebinding(
         owner=f"{_GPU}.sample.bad_words",

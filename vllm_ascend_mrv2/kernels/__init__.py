@@ -69,7 +69,7 @@ def rebindings() -> dict[str, Any]:
     """Key of each entry of `compat.wrappers.REBINDINGS` -> what it is bound to."""
     from vllm.utils.math_utils import next_power_of_2
 
-    from vllm_ascend_mrv2.kernels import block_table, buffer_utils
+    from vllm_ascend_mrv2.kernels import block_table, buffer_utils, structured_outputs, upload
     from vllm_ascend_mrv2.kernels.model_states import prompt_embeds
     from vllm_ascend_mrv2.kernels.sample import (
         bad_words,
@@ -85,12 +85,19 @@ def rebindings() -> dict[str, Any]:
     return {
         "vllm.triton_utils:triton.next_power_of_2": next_power_of_2,
         f"{_GPU}.buffer_utils.UvaBufferPool": buffer_utils.MirrorPool,
+        f"{_GPU}.buffer_utils.async_tensor_h2d": upload.tensor_h2d,
         f"{_GPU}.buffer_utils.is_uva_available": buffer_utils.is_uva_available,
         f"{_GPU}.buffer_utils:StagedWriteTensor.apply_write": buffer_utils.apply_write,
         f"{_GPU}.block_table.BlockTables": block_table.BlockTables,
         f"{_GPU}.sample.gumbel.gumbel_sample": gumbel.gumbel_sample,
         f"{_GPU}.sample.sampler.Sampler": sampler.Sampler,
         f"{_GPU}.sample.penalties.bincount": penalties.bincount,
+        f"{_GPU}.sample.penalties:PenaltiesState.apply_staged_writes": (
+            penalties.apply_staged_writes
+        ),
+        f"{_GPU}.structured_outputs:StructuredOutputsWorker.apply_grammar_bitmask": (
+            structured_outputs.apply_bitmask
+        ),
         f"{_GPU}.sample.bad_words.apply_bad_words": bad_words.apply_bad_words,
         f"{_GPU}.sample.logit_bias:LogitBiasState.apply": logit_bias.apply,
         f"{thinking}.apply": thinking_budget.apply,

@@ -4,9 +4,55 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
 import torch
 
 from vllm_ascend_mrv2.kernels import bitmask as bits
+from vllm_ascend_mrv2.kernels import upload
+
+
+def apply_bitmask(
+    worker: Any,
+    logits: torch.Tensor,
+    input_batch: Any,
+    grammar_req_ids: list[str],
+    grammar_bitmask: npt.NDArray[np.int32],
+) -> None:
+    """Core's `StructuredOutputsWorker.apply_grammar_bitmask` with one staged copy.
+
+    grammar_bitmask: [m, ceil(vocab_size / 32)] int32, on the host; logits: [num_logits,
+    vocab_size], masked in place.
+    """
+    from vllm.v1.worker.gpu.structured_outputs import _build_grammar_mapping
+
+    if not grammar_req_ids:
+        return
+    mapping = _build_grammar_mapping(
+        input_batch.req_ids,
+        grammar_req_ids,
+        input_batch.cu_num_logits_np,
+        input_batch.num_draft_tokens_per_req,
+        worker.num_bonus_tokens,
+        worker.mask_stride,
+    )
+    assert len(mapping) == len(grammar_bitmask)
+    masks = upload.stage(grammar_bitmask, logits.device)
+    indices = upload.stage(np.asarray(mapping, np.int32), logits.device)
+    upload.flush()
+    apply_grammar_bitmask(
+        logits,
+        logits.stride(0),
+        indices,
+        input_batch.cu_num_logits,
+        masks,
+        masks.stride(0),
+        logits.shape[-1],
+        MASK_STRIDE=worker.mask_stride,
+        BLOCK_SIZE=0,
+    )
 
 
 def apply_grammar_bitmask(

@@ -42,6 +42,7 @@ from vllm_ascend_mrv2.graph.step_graphs import (
 from vllm_ascend_mrv2.graph.watchdog import Watchdog, read_limit_s
 from vllm_ascend_mrv2.kernels import constants, upload
 from vllm_ascend_mrv2.runner import output as results
+from vllm_ascend_mrv2.runner.input_copy import InputCopyPolicy, input_copy_of
 from vllm_ascend_mrv2.runner.output import AscendStepOutput
 from vllm_ascend_mrv2.runner.seq_lens import (
     SeqLensAuthority,
@@ -74,6 +75,7 @@ class AscendModelRunner(GPUModelRunner):
 
     def __init__(self, vllm_config: VllmConfig, device: torch.device) -> None:
         self.staging = StagingRing(device, STAGING_BYTES, vllm_config.max_concurrent_batches + 1)
+        self.stages_inputs = input_copy_of(vllm_config).policy is InputCopyPolicy.ON_PREPARE_STREAM
         upload.use(self.staging)
         super().__init__(vllm_config, device)
         self.seq_lens_mirror = SeqLensMirror(self.max_num_reqs)
@@ -176,7 +178,8 @@ class AscendModelRunner(GPUModelRunner):
                 scheduler_output, intermediate_tensors, dummy_run=True, **kwargs
             )
         self._step_result = None
-        self.staging.begin_step()
+        if self.stages_inputs:
+            self.staging.begin_step()
         verdict = decide_step(self._step_facts(scheduler_output))
         if self.step_log.note(verdict):
             logger.debug("Step: %s (%s)", verdict.sampling, verdict.reason)
@@ -185,7 +188,7 @@ class AscendModelRunner(GPUModelRunner):
             return None
         output = super().execute_model(scheduler_output, intermediate_tensors, **kwargs)
         if self.execute_model_state is None:  # nothing ran: no sample_tokens will follow
-            self.staging.flush()
+            upload.flush()
             self.staging.end_step()
         return output
 
@@ -254,9 +257,9 @@ class AscendModelRunner(GPUModelRunner):
         req_ids = list(scheduler_output.num_scheduled_tokens)
         rows = self._rows(req_ids)
         if (table := graphs.rows_changed(rows)) is not None:
-            view = self.staging.put(table)
-            self.staging.then(lambda: graphs.step.rows.copy_(view))
-        self.staging.flush()
+            view = upload.stage(table, self.device)
+            upload.after(lambda: graphs.step.rows.copy_(view))
+        upload.flush()
         lens = self._decide_seq_lens(
             rows,
             num_scheduled=np.ones(len(rows), dtype=np.int32),

@@ -9,44 +9,11 @@ staged, nothing copied. What the bytes mean is the callers' business.
 
 from __future__ import annotations
 
-import enum
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 import torch
-
-
-class InputCopyPolicy(enum.Enum):
-    """Where and when a step's host data is copied."""
-
-    ON_PREPARE_STREAM = "input stream, when the step is prepared"
-    ON_READ = "compute stream, when it is read"
-
-
-@dataclass(frozen=True)
-class InputCopyVerdict:
-    """The policy of a start-up, and why."""
-
-    policy: InputCopyPolicy
-    reason: str
-
-
-def decide_input_copy(
-    wanted: InputCopyPolicy, graphs: bool, async_scheduling: bool
-) -> InputCopyVerdict:
-    """Check the wanted policy. Raises ValueError where it could read the next batch's data."""
-    if wanted is InputCopyPolicy.ON_READ and graphs and async_scheduling:
-        raise ValueError(
-            "copying inputs when they are read is refused with graphs and async scheduling: the "
-            "host may already have written the next batch when a replay reads its inputs. Leave "
-            "the policy unset, or turn one of the two off."
-        )
-    if wanted is InputCopyPolicy.ON_READ:
-        return InputCopyVerdict(wanted, "asked for; each copy waits for the compute stream")
-    return InputCopyVerdict(wanted, "one copy per step that waits for no computation")
-
 
 _ALIGNMENT_BYTES = 64  # of each item in the block; torch_npu's views need no more
 _TORCH_DTYPE = {

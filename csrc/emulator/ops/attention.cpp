@@ -364,6 +364,20 @@ void check(const Attention& a) {
 
 // [kv_heads, tokens, D] of one sequence from a paged cache: copies only the blocks that it has.
 Tensor gather_paged(const Attention& a, const Tensor& cache, const Tensor& blocks, int64_t tokens) {
+  if (emu::is_checking()) {
+    const size_t block_bytes = static_cast<size_t>(cache.stride(0)) * cache.element_size();
+    for (int64_t i = 0; i < blocks.numel(); ++i) {
+      const int32_t block = blocks.const_data_ptr<int32_t>()[i];
+      // With heads before tokens a block's tokens lie all over it.
+      const int64_t left = tokens - i * a.block_size;
+      const size_t used =
+          a.heads_before_tokens() || left >= a.block_size
+              ? block_bytes
+              : block_bytes / static_cast<size_t>(a.block_size) * static_cast<size_t>(left);
+      emu::note_access(static_cast<const char*>(cache.const_data_ptr()) + block * block_bytes, used,
+                       false);
+    }
+  }
   const Tensor taken = cache.index_select(0, blocks);
   const Tensor by_token = a.heads_before_tokens()
                               ? taken.transpose(1, 2).flatten(0, 1)

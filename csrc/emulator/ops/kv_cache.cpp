@@ -84,6 +84,15 @@ std::pair<Tensor, Tensor> written_slots(const Tensor& slots, int64_t capacity) {
 
 void scatter(const Tensor& tokens, const Tensor& cache, const std::pair<Tensor, Tensor>& written,
              bool nz) {
+  if (emu::is_checking() && !nz) {
+    const size_t token_bytes = cache.nbytes() / static_cast<size_t>(cache.size(0) * cache.size(1));
+    const int64_t* slot = written.first.const_data_ptr<int64_t>();
+    for (int64_t i = 0; i < written.first.numel(); ++i) {
+      emu::note_access(static_cast<const char*>(cache.const_data_ptr()) +
+                           static_cast<size_t>(slot[i]) * token_bytes,
+                       token_bytes, true);
+    }
+  }
   const Tensor rows = tokens.flatten(1).index_select(0, written.second);
   if (nz) {
     const int64_t block_size = block_size_of(cache, nz);

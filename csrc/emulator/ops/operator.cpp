@@ -74,6 +74,12 @@ size_t extent_bytes(const aclTensor& tensor) {
   return static_cast<size_t>(last + 1) * c10::elementSize(tensor.dtype);
 }
 
+std::shared_ptr<const std::string> describe(const aclTensor& tensor) {
+  std::ostringstream text;
+  text << tensor.dtype << " " << at::IntArrayRef(tensor.sizes);
+  return std::make_shared<const std::string>(text.str());
+}
+
 }  // namespace
 
 bool is_plain_format(aclFormat format) {
@@ -91,11 +97,12 @@ Tensor Loader::view(const aclTensor* handle, Access access) {
           " bytes but no memory");
   char* first = handle->first_byte();
   if (bytes > 0) {
+    const auto tensor = is_checking() ? describe(*handle) : nullptr;
     if (access != Access::kWrite) {
-      accesses_.push_back({first, bytes, false});
+      accesses_.push_back({first, bytes, false, tensor});
     }
     if (access != Access::kRead) {
-      accesses_.push_back({first, bytes, true});
+      accesses_.push_back({first, bytes, true, tensor});
     }
   }
   return at::from_blob(bytes > 0 ? host_alias(first) : nullptr, handle->sizes, handle->strides,
@@ -160,6 +167,7 @@ int plan(const char* name, std::function<void()> body, std::vector<ByteRange> ac
   planned->task.kind = TaskKind::kOperator;
   planned->task.accesses = std::move(accesses);
   planned->task.essential = decides_shape;
+  planned->task.stack = launch_stack();
   planned->task.body = [name, body = std::move(body)] {
     c10::InferenceMode no_autograd;
     settle_thread_count();
@@ -196,6 +204,9 @@ int launch(const char* name, aclOpExecutor* executor, aclrtStream stream) {
     return fail(kParameterInvalid, std::string(name) + ": the executor is null or was used before");
   }
   const std::unique_ptr<aclOpExecutor> owned(executor);
+  if (is_checking()) {
+    if (const aclError error = register_kernel(name)) return error;
+  }
   return submit(stream, std::move(owned->task));
 }
 

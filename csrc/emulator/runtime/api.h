@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -40,7 +41,13 @@ struct ByteRange {
   const void* address;
   size_t bytes;
   bool is_write;
+  // What lies there, such as "float32 [4, 4]"; known where the order checker is on.
+  std::shared_ptr<const std::string> tensor = nullptr;
 };
+
+namespace check {
+struct Operation;
+}
 
 // One unit of work on a stream. `name` must have static lifetime. A body that throws
 // std::exception puts the stream into the device error 507015 with that text.
@@ -52,6 +59,10 @@ struct Task {
   // Runs with ASCEND_EMU_COMPUTE=0 too: a copy from or to the host, an operator
   // whose output has a shape that it decides.
   bool essential = false;
+  // The order checker's: the Python stack of phase 1 (0: that of the submission), and what it knows
+  // of this task since it was submitted.
+  uint32_t stack = 0;
+  std::shared_ptr<const check::Operation> operation = nullptr;
 };
 
 // Queues `task` on `stream` (null: the current device's default stream), or records it in the
@@ -73,6 +84,20 @@ EMU_EXPORT void* host_alias(const void* address);
 // On a stream's worker: true once the stream is being torn down. A body that waits for something
 // else than computation (a peer, a host thread) polls this and returns when it becomes true.
 EMU_EXPORT bool task_interrupted();
+
+// The order checker is on.
+EMU_EXPORT bool is_checking();
+
+// From the body of a task that touches parts of its tensors that only device data tell (blocks of a
+// cache): these bytes, by their host alias, instead of all of the tensor that they lie in.
+EMU_EXPORT void note_access(const void* alias, size_t bytes, bool is_write);
+
+// The Python stack of the calling thread, for Task::stack; 0 where the checker is off.
+EMU_EXPORT uint32_t launch_stack();
+
+// The calling thread launches the kernel `name`, which its first launch registers. An error if
+// another thread is at it (507028), where the checker is strict.
+EMU_EXPORT aclError register_kernel(const char* name);
 
 // Device index of a stream (null: the calling thread's current device).
 EMU_EXPORT int device_of(aclrtStream stream);

@@ -9,6 +9,7 @@
 #include <map>
 #include <mutex>
 
+#include "checker/order.h"
 #include "runtime/error.h"
 #include "runtime/process.h"
 #include "runtime/stream.h"
@@ -20,6 +21,7 @@ namespace {
 struct Report {
   aclrtCallback function;
   void* user_data;
+  check::SyncPoint order;  // of the stream, when it got here
   bool done = false;
 };
 
@@ -36,7 +38,8 @@ Reports& reports() {
 
 void hand_over(uint64_t thread, aclrtCallback function, void* user_data, bool block) {
   Reports& r = reports();
-  auto report = std::make_shared<Report>(Report{function, user_data});
+  auto report = std::make_shared<Report>(function, user_data);
+  report->order.release();
   std::unique_lock lock(r.mutex);
   r.of_thread[thread].push_back(report);
   r.changed.notify_all();
@@ -44,6 +47,7 @@ void hand_over(uint64_t thread, aclrtCallback function, void* user_data, bool bl
     check_interrupted();
     r.changed.wait_for(lock, std::chrono::milliseconds(kInterruptPollMs));
   }
+  if (block) check::host_code_ends();
 }
 
 }  // namespace
@@ -56,7 +60,11 @@ EMU_API aclError aclrtLaunchHostFunc(aclrtStream stream, aclrtHostFunc function,
   if (!function) return emu::fail_null(__func__, "fn");
   return emu::submit(stream, {"host_function",
                               TaskKind::kHostFunction,
-                              [function, arguments] { function(arguments); },
+                              [function, arguments] {
+                                emu::check::host_code_begins();
+                                function(arguments);
+                                emu::check::host_code_ends();
+                              },
                               {}});
 }
 
@@ -124,6 +132,7 @@ EMU_API aclError aclrtProcessReport(int32_t timeout_ms) {
     report = queue.front();
     queue.pop_front();
   }
+  report->order.acquire();
   report->function(report->user_data);
   std::lock_guard lock(r.mutex);
   report->done = true;

@@ -263,7 +263,7 @@ std::optional<aclError> take_for_graph(Stream& stream, Task& task) {
     invalidate(graph, why);
     return fail(ACL_ERROR_RT_TASK_TYPE_NOT_SUPPORT, why);
   }
-  auto node = std::make_shared<Node>(std::move(task));
+  auto node = std::make_shared<Node>(std::move(task), use.group ? use.group->id : nullptr);
   if (use.group) use.group->nodes.push_back(node);
   append(graph, use.lane, std::move(node));
   count(Counter::kCapturedNodes);

@@ -41,8 +41,30 @@ std::optional<std::string> get_string(const char* name) {
   return value ? std::optional<std::string>(value) : std::nullopt;
 }
 
+std::optional<std::vector<Fault>> parse_faults(const std::string& text) {
+  std::vector<Fault> faults;
+  std::stringstream entries(text);
+  for (std::string entry; std::getline(entries, entry, ',');) {
+    size_t first = entry.find(':');
+    size_t last = entry.rfind(':');
+    if (first == std::string::npos || last == first) return std::nullopt;
+    std::string kind = entry.substr(0, first);
+    std::string number = entry.substr(last + 1);
+    Fault fault{Fault::Kind::kStuck, entry.substr(first + 1, last - first - 1), 0};
+    if (kind == "error") fault.kind = Fault::Kind::kError;
+    if (kind == "oom") fault.kind = Fault::Kind::kOutOfMemory;
+    bool is_known = kind == "stuck" || kind == "error" || kind == "oom";
+    bool is_number = !number.empty() && number.size() <= 9 &&
+                     number.find_first_not_of("0123456789") == std::string::npos;
+    if (!is_known || !is_number || fault.task.empty()) return std::nullopt;
+    fault.number = std::stoull(number);
+    faults.push_back(std::move(fault));
+  }
+  return faults;
+}
+
 Config read() {
-  Config c;
+  Config c{};
   c.devices = static_cast<int>(
       get_number("ASCEND_EMU_DEVICES", 2, 0, 64, "a number of devices from 0 to 64"));
   c.hbm_bytes = get_number("ASCEND_EMU_HBM_BYTES", size_t{16} << 30, size_t{64} << 20,
@@ -68,9 +90,29 @@ Config read() {
     }
     c.slow_tasks = std::move(*parsed);
   }
+  if (const char* faults = get("ASCEND_EMU_INJECT")) {
+    auto parsed = parse_faults(faults);
+    if (!parsed) refuse("ASCEND_EMU_INJECT", faults, "stuck|error|oom:NAME:N,...");
+    c.faults = std::move(*parsed);
+  }
   c.compute = get_number("ASCEND_EMU_COMPUTE", 1, 0, 1, "0 or 1") == 1;
   c.counters_path = get_string("ASCEND_EMU_COUNTERS");
   c.trace_path = get_string("ASCEND_EMU_TRACE");
+  if (const char* check = get("ASCEND_EMU_CHECK")) {
+    const std::string mode = check;
+    if (mode != "off" && mode != "report" && mode != "strict") {
+      refuse("ASCEND_EMU_CHECK", check, "off, report or strict");
+    }
+    c.check = mode == "strict" ? CheckMode::kStrict
+                               : (mode == "report" ? CheckMode::kReport : CheckMode::kOff);
+  }
+  c.check_depth = get_number("ASCEND_EMU_CHECK_DEPTH", 1, 0, 64, "a number of frames, 0 to 64");
+  c.check_stall_ms = static_cast<uint32_t>(
+      get_number("ASCEND_EMU_CHECK_STALL_MS", 10'000, 0, 3'600'000, "milliseconds"));
+  c.check_register_us = static_cast<uint32_t>(
+      get_number("ASCEND_EMU_CHECK_REGISTER_US", 1000, 0, 10'000'000, "microseconds"));
+  c.check_report_path = get_string("ASCEND_EMU_CHECK_REPORT");
+  c.check_suppressions_path = get_string("ASCEND_EMU_CHECK_SUPPRESSIONS");
   c.log_level = static_cast<int>(get_number("ASCEND_GLOBAL_LOG_LEVEL", 3, 0, 4, "0 to 4"));
   c.log_to_stderr = get_number("ASCEND_SLOG_PRINT_TO_STDOUT", 0, 0, 1, "0 or 1") == 1;
   return c;

@@ -11,6 +11,8 @@
 #include <cstring>
 #include <vector>
 
+#include "checker/host_buffers.h"
+#include "checker/order.h"
 #include "runtime/capture.h"
 #include "runtime/counters.h"
 #include "runtime/device.h"
@@ -152,6 +154,7 @@ aclError copy_now(const char* api, void* destination, size_t destination_bytes, 
     if (aclError error = refuse_unsafe(api)) return error;
   }
   count_copy(copy.direction, false, copy.pinned, bytes);
+  check::host_touches(api, source, destination, bytes);
   perform(copy);
   return ACL_SUCCESS;
 }
@@ -184,7 +187,23 @@ aclError copy_on_stream(const char* api, void* destination, size_t destination_b
             [copy] { perform(copy); },
             {{copy.source, bytes, false}, {copy.destination, bytes, true}},
             copy.direction != CopyDirection::kD2D};
-  if (aclError error = submit_to(*stream, std::move(task))) return error;
+  if (check::on()) {
+    check::submitting(*stream, task, is_captured);
+    if (copy.pinned && !is_captured) {
+      bool device_writes = copy.direction == CopyDirection::kD2H;
+      check::copy_submitted(task.operation, device_writes ? destination : source, bytes,
+                            device_writes);
+    }
+    if (is_pageable) {
+      check::copy_is_not_pinned(task.operation, copy.direction == CopyDirection::kD2H);
+      if (aclError error = check_usable(stream->device(), api)) return error;
+    }
+  }
+  auto operation = task.operation;
+  if (aclError error = submit_to(*stream, std::move(task))) {
+    check::copy_dropped(operation);
+    return error;
+  }
   if (!is_captured) count_copy(copy.direction, true, copy.pinned, bytes);
   return is_pageable ? stream->wait(-1, api) : ACL_SUCCESS;
 }
@@ -279,6 +298,7 @@ EMU_API aclError aclrtMemset(void* address, size_t maximum_bytes, int32_t value,
   if (aclError error = emu::check_fill(__func__, address, maximum_bytes, bytes)) return error;
   if (aclError error = emu::refuse_unsafe(__func__)) return error;
   emu::count(emu::Counter::kMemsets);
+  emu::check::host_touches(__func__, nullptr, address, bytes);
   std::memset(emu::host_alias(address), value, bytes);
   return ACL_SUCCESS;
 }

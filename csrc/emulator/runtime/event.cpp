@@ -6,7 +6,10 @@
 #include <chrono>
 #include <condition_variable>
 #include <mutex>
+#include <optional>
 
+#include "checker/order.h"
+#include "checker/stall.h"
 #include "runtime/budget.h"
 #include "runtime/capture.h"
 #include "runtime/counters.h"
@@ -25,6 +28,7 @@ class Completion {
   explicit Completion(Device* device) : device_(device) {}
 
   void complete() {
+    order_.release();
     std::lock_guard lock(mutex_);
     recorded_ns_ = trace_now_ns();
     done_ = true;
@@ -36,26 +40,40 @@ class Completion {
     return done_;
   }
 
+  // The caller has seen that it is done.
+  void seen() const { order_.acquire(); }
+
   // For a host thread. False after `timeout_ms`; negative waits for ever.
-  bool wait_on_host(int timeout_ms, HostWait& host_wait) {
-    std::unique_lock lock(mutex_);
-    if (done_) return true;
-    host_wait.blocked();
+  bool wait_on_host(const char* api, int timeout_ms, HostWait& host_wait) {
     auto is_done = [&] { return done_; };
-    if (timeout_ms < 0) {
-      changed_.wait(lock, is_done);
-      return true;
+    if (!done()) {
+      host_wait.blocked();
+      check::HostWaits checked(api);
+      std::unique_lock lock(mutex_);
+      if (timeout_ms < 0) {
+        changed_.wait(lock, is_done);
+      } else if (!changed_.wait_for(lock, std::chrono::milliseconds(timeout_ms), is_done)) {
+        return false;
+      }
     }
-    return changed_.wait_for(lock, std::chrono::milliseconds(timeout_ms), is_done);
+    seen();
+    return true;
   }
 
   // For a task. Throws TaskInterrupted.
   void wait_in_task() {
-    std::unique_lock lock(mutex_);
-    while (!done_) {
-      check_interrupted();
-      changed_.wait_for(lock, std::chrono::milliseconds(kInterruptPollMs));
+    {
+      std::unique_lock lock(mutex_);
+      std::optional<check::Blocked> blocked;
+      while (!done_) {
+        if (!blocked) {
+          blocked.emplace(device_ ? "an event" : "an external event that nobody has recorded");
+        }
+        check_interrupted();
+        changed_.wait_for(lock, std::chrono::milliseconds(kInterruptPollMs));
+      }
     }
+    seen();
   }
 
   int64_t recorded_ns() const {
@@ -72,6 +90,7 @@ class Completion {
   std::condition_variable changed_;
   bool done_ = false;
   int64_t recorded_ns_ = 0;
+  check::SyncPoint order_;
 };
 
 using CompletionPtr = std::shared_ptr<Completion>;
@@ -81,6 +100,11 @@ class Event {
   explicit Event(uint32_t flags) : flags_(flags) {
     if (external()) current_ = std::make_shared<Completion>(nullptr);
   }
+  ~Event() {
+    if (external()) check::flag_is_gone(this);
+  }
+  Event(const Event&) = delete;
+  Event& operator=(const Event&) = delete;
 
   bool external() const { return flags_ & ACL_EVENT_EXTERNAL; }
   bool timed() const { return flags_ & ACL_EVENT_TIME_LINE; }
@@ -118,8 +142,13 @@ class Event {
   }
 
   // External, on the device.
-  void set_flag() { current()->complete(); }
+  void set_flag() {
+    auto now = current();
+    check::flag_changes(this, now->done(), 1);
+    now->complete();
+  }
   void clear_flag() {
+    check::flag_changes(this, current()->done(), 0);
     std::lock_guard lock(mutex_);
     if (current_->done()) current_ = std::make_shared<Completion>(nullptr);
   }
@@ -185,7 +214,7 @@ aclError synchronize(const char* api, aclrtEvent handle, int timeout_ms) {
   CompletionPtr completion = event->current();
   HostWait host_wait(api);
   if (!completion) return ACL_SUCCESS;
-  if (!completion->wait_on_host(timeout_ms, host_wait)) {
+  if (!completion->wait_on_host(api, timeout_ms, host_wait)) {
     return fail(ACL_ERROR_RT_EVENT_SYNC_TIMEOUT, std::string(api) +
                                                      ": the event did not complete within " +
                                                      std::to_string(timeout_ms) + " ms");
@@ -220,6 +249,7 @@ aclError query(const char* api, aclrtEvent handle, bool* complete) {
   count(Counter::kEventQueries);
   CompletionPtr completion = event->current();
   *complete = !completion || completion->done();
+  if (*complete && completion) completion->seen();
   if (*complete && completion && completion->device()) {
     return check_usable(*completion->device(), api);
   }

@@ -7,7 +7,9 @@
 #include <mutex>
 #include <thread>
 
+#include "checker/order.h"
 #include "runtime/config.h"
+#include "runtime/inject.h"
 #include "runtime/memory.h"
 #include "runtime/stream.h"
 #include "runtime/trace.h"
@@ -84,7 +86,7 @@ void check_memory(const Task& task) {
   }
 }
 
-void execute(Device& device, const Task& task, bool is_captured) {
+void execute(Device& device, const Task& task, bool is_captured, const void* group) {
   if (!task.body) return;
   if (device.failed() && task.kind != TaskKind::kEventRecord) return;
   TraceTask trace(device.index(), worker_stream_id(), task);
@@ -96,6 +98,8 @@ void execute(Device& device, const Task& task, bool is_captured) {
     delay(task);
     if (is_left_out(task)) return;
     if (is_captured) check_memory(task);
+    check::Running running(task, group);
+    if (!config().faults.empty()) inject_into(task);
     task.body();
   } catch (const TaskInterrupted&) {
     throw;
@@ -108,9 +112,11 @@ void execute(Device& device, const Task& task, bool is_captured) {
 
 }  // namespace
 
-void execute(Device& device, const Task& task) { execute(device, task, false); }
+void execute(Device& device, const Task& task) { execute(device, task, false, nullptr); }
 
-void execute_captured(Device& device, const Task& task) { execute(device, task, true); }
+void execute_captured(Device& device, const Task& task, const void* group) {
+  execute(device, task, true, group);
+}
 
 }  // namespace emu
 

@@ -13,8 +13,8 @@ namespace emu {
 void execute(Device& device, const Task& task);
 
 // As execute(), for a task that was captured some time ago: memory that it touches and that is gone
-// by now fails the device instead of ending the process.
-void execute_captured(Device& device, const Task& task);
+// by now fails the device instead of ending the process. `group`: its task group, or null.
+void execute_captured(Device& device, const Task& task, const void* group);
 
 // In-process API: int emu_set_slow_us(const char* text) replaces what ASCEND_EMU_SLOW_US said, for
 // tasks that start from now on. 0 if done, -1 if the text is not valid.

@@ -30,8 +30,10 @@ class Node {
  public:
   enum class Kind : uint8_t { kTask, kEdgeRecord, kEdgeWait };
 
-  explicit Node(Task task)
-      : kind(Kind::kTask), task_(std::make_shared<const Task>(std::move(task))) {}
+  explicit Node(Task task, std::shared_ptr<const void> group = nullptr)
+      : kind(Kind::kTask),
+        group(std::move(group)),
+        task_(std::make_shared<const Task>(std::move(task))) {}
   Node(Kind edge_kind, size_t edge) : kind(edge_kind), edge(edge) {}
 
   // The task as it is now. Who runs it keeps what it got: an update changes later runs only.
@@ -46,6 +48,7 @@ class Node {
 
   const Kind kind;
   const size_t edge = 0;
+  const std::shared_ptr<const void> group;  // the id of its task group, or null
 
  private:
   mutable std::mutex mutex_;
@@ -66,6 +69,7 @@ class Graph;
 
 // The tasks between a group's begin and end: those that an update replaces, all at once.
 struct TaskGroup {
+  const std::shared_ptr<const void> id = std::make_shared<char>();
   std::vector<std::shared_ptr<Node>> nodes;
   std::weak_ptr<Graph> graph;
   bool updating = false;  // guarded by the capture lock

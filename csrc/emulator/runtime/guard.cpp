@@ -2,6 +2,7 @@
 #include "runtime/guard.h"
 
 #include <sys/mman.h>
+#include <ucontext.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -10,6 +11,8 @@
 #include <cstdlib>
 #include <cstring>
 
+#include "checker/host_buffers.h"
+#include "checker/order.h"
 #include "runtime/config.h"
 
 namespace emu {
@@ -125,7 +128,18 @@ namespace {
 
 struct sigaction previous_action;
 
+// Whether the faulting access was a write, where the processor says so; else taken to be one.
+bool is_write_fault([[maybe_unused]] const void* context) {
+#if defined(__x86_64__)
+  constexpr greg_t kWrite = 2;
+  return static_cast<const ucontext_t*>(context)->uc_mcontext.gregs[REG_ERR] & kWrite;
+#else
+  return true;
+#endif
+}
+
 void on_fault(int signal, siginfo_t* info, void* context) {
+  if (check::explain_fault(info->si_addr, is_write_fault(context))) return;
   const AddressSpace& space = AddressSpace::instance();
   if (space.contains(info->si_addr)) {
     // Only async-signal-safe calls from here.
@@ -150,7 +164,7 @@ void on_fault(int signal, siginfo_t* info, void* context) {
 }  // namespace
 
 void explain_guard_faults() {
-  if (!config().guard) return;
+  if (!config().guard && !check::on()) return;
   AddressSpace::instance();
   struct sigaction action = {};
   action.sa_sigaction = on_fault;
@@ -159,6 +173,9 @@ void explain_guard_faults() {
   sigaction(SIGSEGV, &action, &previous_action);
 }
 
-void* host_alias(const void* address) { return AddressSpace::instance().alias(address); }
+void* host_alias(const void* address) {
+  const AddressSpace& space = AddressSpace::instance();
+  return space.contains(address) ? space.alias(address) : check::device_view(address);
+}
 
 }  // namespace emu

@@ -67,6 +67,11 @@ class AddressSpace {
     return reinterpret_cast<void*>(reinterpret_cast<uintptr_t>(address) +
                                    (contains(address) ? alias_distance_ : 0));
   }
+  // The inverse of alias().
+  const void* application_address(const void* alias) const {
+    auto address = reinterpret_cast<uintptr_t>(alias) - alias_distance_;
+    return address - base_ < size_ ? reinterpret_cast<const void*>(address) : alias;
+  }
   bool guarded() const { return alias_distance_ != 0; }
 
  private:

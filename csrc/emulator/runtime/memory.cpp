@@ -8,11 +8,14 @@
 #include <mutex>
 #include <shared_mutex>
 
+#include "checker/host_buffers.h"
+#include "checker/order.h"
 #include "runtime/capture.h"
 #include "runtime/counters.h"
 #include "runtime/device.h"
 #include "runtime/error.h"
 #include "runtime/guard.h"
+#include "runtime/inject.h"
 #include "runtime/process.h"
 #include "runtime/stream.h"
 
@@ -96,6 +99,7 @@ aclError allocate_device(const char* api, void** address, size_t bytes) {
   Device* device = current_device(api);
   if (!device) return ACL_ERROR_RT_CONTEXT_NULL;
   if (bytes == 0) return fail(ACL_ERROR_RT_PARAM_INVALID, std::string(api) + ": size is 0");
+  if (allocations_fail()) return fail_out_of_memory(api, device->index(), bytes);
   if (bytes > device->hbm_bytes()) return fail_out_of_memory(api, device->index(), bytes);
   // As the driver does: huge pages above 1 MiB.
   bool is_huge = bytes > (size_t{1} << 20);
@@ -116,6 +120,7 @@ aclError allocate_device(const char* api, void** address, size_t bytes) {
     r.device[bits(at)] = {rounded, device->index()};
   }
   count_allocation(AllocationKind::kDevice, rounded);
+  check::memory_is_new(at, rounded);
   *address = at;
   return ACL_SUCCESS;
 }
@@ -140,6 +145,7 @@ aclError free_device(const char* api, void* address) {
     extent = found->second;
     r.device.erase(found);
   }
+  check::device_memory_freed(api, address, extent.bytes);
   AddressSpace::instance().release(address, extent.bytes);
   find_device(extent.device, api)->give_back_memory(extent.bytes);
   count_free(AllocationKind::kDevice, extent.bytes);
@@ -151,10 +157,14 @@ aclError allocate_host(const char* api, void** address, size_t bytes) {
   if (bytes == 0) return fail(ACL_ERROR_RT_PARAM_INVALID, std::string(api) + ": size is 0");
   mark_in_use();
   size_t rounded = round_up(bytes, kPageBytes);
-  void* at = rounded < bytes ? MAP_FAILED
-                             : mmap(nullptr, rounded, PROT_READ | PROT_WRITE,
-                                    MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-  if (at == MAP_FAILED) {
+  void* at = nullptr;
+  if (rounded >= bytes && check::on()) {
+    at = check::allocate_page_locked(rounded);
+  } else if (rounded >= bytes) {
+    at = mmap(nullptr, rounded, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (at == MAP_FAILED) at = nullptr;
+  }
+  if (!at) {
     return fail(ACL_ERROR_RT_MEMORY_ALLOCATION, std::string(api) + ": no host memory for " +
                                                     std::to_string(bytes) +
                                                     " page-locked bytes: " + std::strerror(errno));
@@ -189,7 +199,9 @@ aclError free_host(const char* api, void* address) {
     }
     r.pinned.erase(found);
   }
-  munmap(address, bytes);
+  check::host_memory_freed(api, address, bytes);
+  check::memory_is_new(address, bytes);
+  if (!check::free_page_locked(address, bytes)) munmap(address, bytes);
   count_free(AllocationKind::kPinned, bytes);
   return ACL_SUCCESS;
 }
@@ -365,6 +377,13 @@ EMU_API aclError aclrtHostUnregister(void* address) {
   EMU_ENTER();
   EMU_REQUIRE_NOT_NULL(address);
   auto& r = emu::registry();
+  size_t bytes = 0;
+  {
+    std::shared_lock lock(r.mutex);
+    auto found = r.registered.find(emu::bits(address));
+    if (found != r.registered.end()) bytes = found->second.bytes;
+  }
+  if (bytes) emu::check::host_memory_freed(__func__, address, bytes);
   std::unique_lock lock(r.mutex);
   auto found = r.registered.find(emu::bits(address));
   if (found == r.registered.end()) {

@@ -11,6 +11,7 @@
 #include <mutex>
 #include <sstream>
 
+#include "checker/findings.h"
 #include "runtime/config.h"
 #include "runtime/counters.h"
 #include "runtime/error.h"
@@ -38,6 +39,7 @@ void at_exit(int status, void*) {
   is_exiting.store(true);
   bool all_stopped = stop_all_streams();
   write_counters_file();
+  check::write_report();
   write_trace_file();
   if (!all_stopped) {
     std::fprintf(stderr,

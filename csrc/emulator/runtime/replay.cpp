@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <chrono>
 
+#include "checker/order.h"
 #include "runtime/counters.h"
 #include "runtime/error.h"
 #include "runtime/execute.h"
@@ -61,7 +62,9 @@ BranchPool& branch_pool() {
 class Replay : public std::enable_shared_from_this<Replay> {
  public:
   explicit Replay(std::shared_ptr<Graph> graph)
-      : graph_(std::move(graph)), recorded_(graph_->edge_count(), false) {}
+      : graph_(std::move(graph)),
+        recorded_(graph_->edge_count(), false),
+        order_(graph_->edge_count()) {}
 
   // On the worker of the stream that the graph is replayed on.
   void run() {
@@ -70,12 +73,14 @@ class Replay : public std::enable_shared_from_this<Replay> {
       Graph& graph;
       ~EndTurn() { graph.end_turn(); }
     } end_turn{*graph_};
-    ++graph_->replays;
+    number_ = ++graph_->replays;
     if (graph_->lanes.size() == 1) return run_lane(0);
+    fork_.split();
     fork();
     try {
       run_lane(0);
       join();
+      fork_.join();
     } catch (...) {
       abandon();
       throw;
@@ -85,6 +90,7 @@ class Replay : public std::enable_shared_from_this<Replay> {
  private:
   void run_lane(size_t index) {
     Lane& lane = *graph_->lanes[index];
+    check::InReplay in_replay(number_);
     for (const auto& node : lane.nodes) {
       check_interrupted();
       lane.schedule.before_task();
@@ -98,7 +104,7 @@ class Replay : public std::enable_shared_from_this<Replay> {
         case Node::Kind::kTask: {
           auto task = node->task();
           if (is_event_task(*task)) lane.schedule.around_event();
-          execute_captured(graph_->device(), *task);
+          execute_captured(graph_->device(), *task, node->group.get());
           if (is_event_task(*task)) lane.schedule.around_event();
           break;
         }
@@ -120,17 +126,22 @@ class Replay : public std::enable_shared_from_this<Replay> {
   }
 
   void record(size_t edge) {
+    order_[edge].release();
     std::lock_guard lock(mutex_);
     recorded_[edge] = true;
     changed_.notify_all();
   }
 
   void wait(size_t edge) {
-    std::unique_lock lock(mutex_);
-    while (!recorded_[edge] && !graph_->device().failed()) {
-      check_interrupted();
-      changed_.wait_for(lock, std::chrono::milliseconds(kInterruptPollMs));
+    {
+      check::Blocked blocked("another stream of its graph");
+      std::unique_lock lock(mutex_);
+      while (!recorded_[edge] && !graph_->device().failed()) {
+        check_interrupted();
+        changed_.wait_for(lock, std::chrono::milliseconds(kInterruptPollMs));
+      }
     }
+    order_[edge].acquire();
   }
 
   void fork() {
@@ -149,13 +160,18 @@ class Replay : public std::enable_shared_from_this<Replay> {
       branches_.push_back(stream);
       stream->push({"graph_branch",
                     TaskKind::kGraphBranch,
-                    [this, lane, ended = std::move(ended)] { run_lane(lane); },
+                    [this, lane, ended = std::move(ended)] {
+                      fork_.branch_begins();
+                      run_lane(lane);
+                      fork_.branch_ends();
+                    },
                     {}});
     }
   }
 
   // Throws TaskInterrupted if this worker is to give up.
   void join() {
+    check::Blocked blocked("the other streams of its graph");
     std::unique_lock lock(mutex_);
     while (branches_left_) {
       check_interrupted();
@@ -182,7 +198,10 @@ class Replay : public std::enable_shared_from_this<Replay> {
   const std::shared_ptr<Graph> graph_;
   std::mutex mutex_;
   std::condition_variable changed_;
-  std::vector<bool> recorded_;  // by edge
+  std::vector<bool> recorded_;           // by edge
+  std::vector<check::SyncPoint> order_;  // by edge
+  check::Fork fork_;
+  uint64_t number_ = 0;
   std::vector<std::shared_ptr<Stream>> branches_;
   size_t branches_left_ = 0;
 };

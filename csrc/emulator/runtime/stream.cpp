@@ -6,6 +6,7 @@
 #include <chrono>
 #include <cstdio>
 
+#include "checker/stall.h"
 #include "runtime/capture.h"
 #include "runtime/counters.h"
 #include "runtime/error.h"
@@ -111,6 +112,9 @@ aclError Stream::wait(int timeout_ms, const char* counted_api) {
     HostWait host_wait(counted_api);
     if (!reached()) {
       host_wait.blocked();
+      lock.unlock();
+      check::HostWaits checked(api);
+      lock.lock();
       if (timeout_ms < 0) {
         progress_.wait(lock, reached);
       } else if (!progress_.wait_for(lock, std::chrono::milliseconds(timeout_ms), reached)) {
@@ -122,6 +126,7 @@ aclError Stream::wait(int timeout_ms, const char* counted_api) {
       }
     }
   }
+  check::host_joins(agent);
   return check_usable(device_, api);
 }
 
@@ -165,6 +170,7 @@ bool Stream::interrupted() const {
 void Stream::work() {
   worker_stream = this;
   adopt_device(&device_);
+  check::become(agent, id_);
   char name[16];
   std::snprintf(name, sizeof name, "npu%d_s%d", device_.index(), id_);
   pthread_setname_np(pthread_self(), name);
@@ -196,6 +202,8 @@ void Stream::run(Task& task) {
 }
 
 void check_interrupted() {
+  // Nobody will end the wait of a task on a device that has failed.
+  if (worker_stream && worker_stream->device().failed()) throw TaskInterrupted();
   if (worker_stream ? worker_stream->interrupted() : exiting()) throw TaskInterrupted();
 }
 
@@ -222,6 +230,7 @@ aclError check_usable(const Device& device, const char* api) {
 
 aclError submit_to(Stream& stream, Task task) {
   if (aclError error = check_usable(stream.device(), task.name)) return error;
+  check::submitting(stream, task, stream.graph_use.kind == GraphUse::Kind::kCapture);
   if (auto taken = take_for_graph(stream, task)) return *taken;
   count_submission(task);
   return stream.push(std::move(task));
@@ -349,7 +358,10 @@ aclError synchronize_device(int timeout_ms, const char* api) {
   auto until = std::chrono::steady_clock::now() + std::chrono::milliseconds(timeout_ms);
   emu::HostWait host_wait(api);
   for (const auto& stream : device->streams()) {
-    if (stream->idle()) continue;
+    if (stream->idle()) {
+      emu::check::host_joins(stream->agent);
+      continue;
+    }
     host_wait.blocked();
     int left_ms = -1;
     if (timeout_ms >= 0) {
@@ -385,6 +397,7 @@ EMU_API aclError aclrtStreamQuery(aclrtStream handle, aclrtStreamStatus* status)
   if (aclError error = emu::refuse_if_capturing(*stream, __func__)) return error;
   emu::count(emu::Counter::kStreamQueries);
   *status = stream->idle() ? ACL_STREAM_STATUS_COMPLETE : ACL_STREAM_STATUS_NOT_READY;
+  if (*status == ACL_STREAM_STATUS_COMPLETE) emu::check::host_joins(stream->agent);
   return emu::check_usable(stream->device(), __func__);
 }
 

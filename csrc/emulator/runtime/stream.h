@@ -14,6 +14,7 @@
 #include <thread>
 #include <vector>
 
+#include "checker/order.h"
 #include "runtime/api.h"
 #include "runtime/budget.h"
 #include "runtime/device.h"
@@ -76,6 +77,7 @@ class Stream {
 
   std::atomic<uint64_t> report_thread{0};  // aclrtSubscribeReport
   GraphUse graph_use;
+  const check::StreamAgent agent;
 
  private:
   void work();

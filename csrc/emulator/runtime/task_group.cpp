@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "checker/order.h"
 #include "runtime/capture.h"
 #include "runtime/counters.h"
 #include "runtime/error.h"
@@ -124,6 +125,7 @@ aclError end_update(const char* api, aclrtStream handle) {
   return submit_to(*stream, {"task_update",
                              TaskKind::kTaskUpdate,
                              [group, tasks = std::move(tasks)] {
+                               check::group_updated(group->id.get());
                                for (size_t i = 0; i < tasks.size(); ++i) {
                                  group->nodes[i]->replace(tasks[i]);
                                }

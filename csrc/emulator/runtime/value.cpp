@@ -3,7 +3,9 @@
 #include <chrono>
 #include <condition_variable>
 #include <mutex>
+#include <optional>
 
+#include "checker/order.h"
 #include "runtime/error.h"
 #include "runtime/memory.h"
 #include "runtime/process.h"
@@ -25,6 +27,11 @@ Writes& writes() {
 }
 
 void write(void* address, uint64_t value) {
+  if (check::on()) {
+    auto before = __atomic_load_n(static_cast<uint64_t*>(host_alias(address)), __ATOMIC_ACQUIRE);
+    check::flag_changes(address, before, value);
+    check::word(address).release();
+  }
   Writes& w = writes();
   std::lock_guard lock(w.mutex);
   __atomic_store_n(static_cast<uint64_t*>(host_alias(address)), value, __ATOMIC_RELEASE);
@@ -65,11 +72,16 @@ void wait(const void* address, uint64_t value, uint32_t flag) {
   constexpr auto kLookAgain = std::chrono::milliseconds(1);
   const auto* word = static_cast<const uint64_t*>(host_alias(address));
   Writes& w = writes();
-  std::unique_lock lock(w.mutex);
-  while (!is_met(__atomic_load_n(word, __ATOMIC_ACQUIRE), value, flag)) {
-    check_interrupted();
-    w.happened.wait_for(lock, kLookAgain);
+  {
+    std::unique_lock lock(w.mutex);
+    std::optional<check::Blocked> blocked;
+    while (!is_met(__atomic_load_n(word, __ATOMIC_ACQUIRE), value, flag)) {
+      if (!blocked) blocked.emplace("a word of memory (an external event) that nobody has written");
+      check_interrupted();
+      w.happened.wait_for(lock, kLookAgain);
+    }
   }
+  if (check::on()) check::word(address).acquire();
 }
 
 }  // namespace

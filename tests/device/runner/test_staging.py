@@ -12,9 +12,7 @@ import torch
 from tests.helpers.emulated import Gate, counters, reset_counters
 from vllm_ascend_mrv2.kernels import upload
 from vllm_ascend_mrv2.runner.staging import (
-    InputCopyPolicy,
     StagingRing,
-    decide_input_copy,
 )
 
 CAPACITY = 4096
@@ -136,13 +134,3 @@ def test_uploads_go_through_the_open_ring_only(ring: StagingRing) -> None:
     assert h2d_copies() == 2  # one before the step, one for both in it
     ring.end_step()
     assert (before.tolist(), idx.tolist(), out.tolist()) == ([1, 2, 3], [4, 5], [6, 7])
-
-
-def test_reading_late_is_refused_where_it_could_read_the_next_batch() -> None:
-    late = InputCopyPolicy.ON_READ
-    with pytest.raises(ValueError, match="may already have written the next batch"):
-        decide_input_copy(late, graphs=True, async_scheduling=True)
-    for graphs, async_scheduling in ((True, False), (False, True), (False, False)):
-        assert decide_input_copy(late, graphs, async_scheduling).policy is late
-    early = InputCopyPolicy.ON_PREPARE_STREAM
-    assert decide_input_copy(early, graphs=True, async_scheduling=True).policy is early

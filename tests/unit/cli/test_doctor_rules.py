@@ -142,9 +142,12 @@ def test_an_import_that_fails_with_cann_asks_for_the_message() -> None:
     ],
 )
 def test_another_build_of_vllm(cores: tuple[Dist, ...], says: str, next_step: str) -> None:
-    found = only(replace(CARD, cores=cores), "vLLM")
+    facts = replace(CARD, cores=cores)
+    found = only(facts, "vLLM")
     assert says in found.says
     assert found.next_step == next_step
+    assert not is_verified(facts)
+    assert Level.OK not in {f.level for f in diagnose(facts) if f.topic == "versions"}
 
 
 def test_triton_ascend_over_triton() -> None:

@@ -57,6 +57,11 @@ def _versions(facts: Facts) -> dict[str, str]:
     return {name: version for name, version in found.items() if version}
 
 
+def _is_plain_core(facts: Facts) -> bool:
+    """Whether vLLM is there, from its own distribution alone, and without CUDA."""
+    return [(d.name, d.is_cuda_build) for d in facts.cores] == [("vllm", False)]
+
+
 def install_command(pin: pins.CorePin, facts: Facts) -> str:
     """What to type for that set: torch and torch-npu where they differ, then the core."""
     found = _versions(facts)
@@ -66,8 +71,7 @@ def install_command(pin: pins.CorePin, facts: Facts) -> str:
         if name != "vllm" and pins.public(found.get(name, "")) != want
     ]
     steps = [f"pip install {' '.join(wrong)}"] if wrong else []
-    fits = [d.name for d in facts.cores] == ["vllm"] and found["vllm"] == pin.vllm
-    if not fits or facts.cores[0].is_cuda_build:
+    if not _is_plain_core(facts) or found["vllm"] != pin.vllm:
         if pin == pins.reference():
             steps.append(
                 "vllm-ascend-mrv2 install-core" + (" --replace" if "vllm" in found else "")
@@ -92,14 +96,19 @@ def versions(facts: Facts) -> Iterator[Finding]:
     found = _versions(facts)
     shown = ", ".join(f"{name} {found.get(name, 'not installed')}" for name in pins.stack())
     if pin := pins.matching(found.get):
-        yield _ok("versions", f"{shown}: verified on {pin.verified}")
+        if is_verified(facts):
+            yield _ok("versions", f"{shown}: verified on {pin.verified}")
+        else:
+            yield Finding(
+                Level.NOTE, "versions", f"{shown}: of a verified set, but for the build of vLLM"
+            )
         return
     near = pins.nearest(found.get("vllm"))
     wanted = ", ".join(f"{name} {want}" for name, want in near.versions.items())
     yield _problem(
         "versions",
         f"{shown}: not a verified set; the nearest is {wanted}",
-        install_command(near, facts) or "remove the other distributions of vLLM, see below",
+        install_command(near, facts),
     )
 
 
@@ -386,5 +395,5 @@ def diagnose(facts: Facts) -> list[Finding]:
 
 
 def is_verified(facts: Facts) -> bool:
-    """Whether vLLM, torch and torch-npu are a verified set."""
-    return pins.matching(_versions(facts).get) is not None
+    """Whether vLLM, torch and torch-npu are a verified set, and vLLM the build that was verified."""
+    return _is_plain_core(facts) and pins.matching(_versions(facts).get) is not None

@@ -8,9 +8,12 @@ input_batch.combine_sampled_and_draft_tokens.
 
 from __future__ import annotations
 
+from typing import Any
+
+import numpy as np
 import torch
 
-from vllm_ascend_mrv2.kernels import bitmask, constants
+from vllm_ascend_mrv2.kernels import bitmask, constants, upload
 
 
 def apply_penalties(
@@ -48,6 +51,32 @@ def apply_penalties(
     logits_ptr.mul_(torch.where(logits_ptr > 0, scale.reciprocal(), scale))
     logits_ptr.sub_(counts * of_row(frequency_penalty_ptr))
     logits_ptr.sub_(in_output * of_row(presence_penalty_ptr))
+
+
+def apply_staged_writes(state: Any) -> None:
+    """Core's `PenaltiesState.apply_staged_writes`, in the order of the step's staging.
+
+    The tokens that are counted may be staged themselves, so the count waits for them.
+    """
+    if state._new_penalties_reqs:
+        rows, requests = np.asarray(state._new_penalties_reqs, np.int64), state.req_states
+        longest = int(requests.prefill_len.np[rows].max())
+        view = upload.stage(rows, state.device)
+        upload.after(
+            lambda: bincount(
+                view,
+                requests.all_token_ids.gpu,
+                requests.prompt_len.gpu,
+                requests.prefill_len.gpu,
+                state.prompt_bin_mask,
+                state.output_bin_counts,
+                longest,
+            )
+        )
+        state._new_penalties_reqs.clear()
+    state.repetition_penalty.copy_to_uva()
+    state.frequency_penalty.copy_to_uva()
+    state.presence_penalty.copy_to_uva()
 
 
 def bincount(

@@ -10,9 +10,10 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import torch
 
-from vllm_ascend_mrv2.kernels import constants
+from vllm_ascend_mrv2.kernels import constants, upload
 
 _COLD_SCAN_BLOCK = 1024  # core's: a first scan stops at the last such block with a marker
 _FORCED_LOGIT = 1.0e9
@@ -47,11 +48,15 @@ def reset(state: Any) -> None:
     if not state.enabled:
         return
     if state._reset_reqs:
-        rows = torch.tensor(state._reset_reqs, dtype=torch.int64).to(state.device)
-        none = constants.scalar(-1, state.device, torch.int32)
-        state.cached_last_start[rows] = none
-        state.cached_last_end[rows] = none
-        state.cached_scan_pos[rows] = constants.scalar(0, state.device, torch.int32)
+        rows = upload.stage(np.asarray(state._reset_reqs, np.int64), state.device)
+
+        def forget() -> None:
+            none = constants.scalar(-1, state.device, torch.int32)
+            state.cached_last_start[rows] = none
+            state.cached_last_end[rows] = none
+            state.cached_scan_pos[rows] = constants.scalar(0, state.device, torch.int32)
+
+        upload.after(forget)
         state._reset_reqs.clear()
     if state._budget_dirty:
         state.thinking_token_budget.copy_to_uva()

@@ -1,0 +1,332 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Published failures of Ascend serving in miniature, each as it was and as it was mended.
+
+A program is a function of whether it is mended. It runs on torch_npu alone, ends by waiting for
+the device, and marks with `# change:` the lines of its unmended form that a person would have to
+change. What a run is judged by is in harness.py.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import mmap
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from tests.device.graph.test_task_groups import Attention, lengths_of
+from tests.helpers.emulated import acl, check, handle
+
+H2D = 1  # ACL_MEMCPY_HOST_TO_DEVICE
+STEPS = 4
+
+
+@dataclass(frozen=True)
+class Hazard:
+    """A program and what the order checker has to say of its unmended form."""
+
+    run: Callable[[bool], None]
+    source: str
+    kinds: frozenset[str]  # at least one finding of each; of "A|B", of either
+
+
+# Where the update stream runs ahead of the replay, the update is ordered before the replay that it
+# must not be for, and what shows is its record, lost in the one before.
+UPDATE_OR_RECORD = "unordered-update|unordered-record"
+
+HAZARDS: dict[str, Hazard] = {}
+
+
+def hazard(source: str, *kinds: str) -> Callable[[Callable[[bool], None]], Callable[[bool], None]]:
+    """Enter a program into HAZARDS under its own name."""
+
+    def enter(run: Callable[[bool], None]) -> Callable[[bool], None]:
+        HAZARDS[run.__name__] = Hazard(run, source, frozenset(kinds))
+        return run
+
+    return enter
+
+
+class SharedPayload:
+    """Shared memory that a producer fills for a poller, as an executor's message queue does."""
+
+    def __init__(self, elements: int) -> None:
+        self._memory = mmap.mmap(-1, elements * 4)
+        self.array = np.frombuffer(self._memory, dtype=np.int32)
+        self.array[:] = 0
+
+    @property
+    def address(self) -> int:
+        return int(self.array.ctypes.data)
+
+    def register(self) -> None:
+        """Make it page-locked for the device, as a transport that wants fast copies does."""
+        code = acl().aclrtHostRegisterV2(
+            ctypes.c_void_p(self.address), ctypes.c_uint64(self.array.nbytes), 0
+        )
+        check(code)
+
+    def unregister(self) -> None:
+        check(acl().aclrtHostUnregister(ctypes.c_void_p(self.address)))
+
+    def copy_to(self, target: torch.Tensor, stream: torch.npu.Stream) -> None:
+        """The asynchronous copy that torch_npu makes for a source which it takes for pinned."""
+        code = acl().aclrtMemcpyAsync(
+            ctypes.c_void_p(target.data_ptr()),
+            ctypes.c_size_t(self.array.nbytes),
+            ctypes.c_void_p(self.address),
+            ctypes.c_size_t(self.array.nbytes),
+            H2D,
+            handle(stream),
+        )
+        check(code)
+
+
+def _captured_reader(inputs: torch.Tensor) -> tuple[torch.npu.NPUGraph, torch.Tensor]:
+    graph = torch.npu.NPUGraph()
+    with torch.npu.graph(graph):
+        result = inputs * 2
+    return graph, result
+
+
+@hazard("xLLM 2043", "host-source-changed", "unordered-access")
+def shm_payload_reused_during_replay(is_mended: bool) -> None:
+    """A poller copies from shared memory on its own stream while a graph replays on another."""
+    payload = SharedPayload(4096)
+    payload.register()
+    inputs = torch.zeros(4096, dtype=torch.int32, device="npu")
+    graph, result = _captured_reader(inputs)
+    torch.npu.synchronize()
+    compute, prepare = torch.npu.current_stream(), torch.npu.Stream()
+
+    def poll() -> None:
+        payload.copy_to(inputs, prepare)  # change: own the payload, copy it where steps are ordered
+
+    for step in range(STEPS):
+        payload.array[:] = step
+        if is_mended:
+            owned = torch.from_numpy(payload.array.copy()).pin_memory()
+            prepare.wait_stream(compute)
+            with torch.npu.stream(prepare):
+                inputs.copy_(owned, non_blocking=True)
+            compute.wait_stream(prepare)
+        else:
+            poller = threading.Thread(target=poll)
+            poller.start()
+            poller.join()
+        graph.replay()
+        payload.array[:] = -1  # the producer goes on
+        torch.npu.synchronize()
+        assert not is_mended or (result.cpu() == 2 * step).all()
+    payload.unregister()
+
+
+@hazard("xLLM 2043 (POSIX shared memory described as pinned)", "unpinned-async-copy")
+def shared_memory_labelled_pinned(is_mended: bool) -> None:
+    """A tensor's label does not lock its pages: the copy is not the one that was asked for."""
+    payload = SharedPayload(4096)
+    inputs = torch.empty(4096, dtype=torch.int32, device="npu")
+    torch.npu.synchronize()
+    payload.array[:] = 5
+    if is_mended:
+        inputs.copy_(torch.from_numpy(payload.array.copy()).pin_memory(), non_blocking=True)
+    else:
+        payload.copy_to(inputs, torch.npu.current_stream())  # change: copy from pinned memory
+    torch.npu.synchronize()
+
+
+@hazard("vllm-ascend 12071", "host-source-changed")
+def query_start_loc_overwritten(is_mended: bool) -> None:
+    """One pinned buffer for every step, written for the next before this one's copy has run."""
+    query_start_loc = torch.zeros(17, dtype=torch.int32).pin_memory()
+    on_device = torch.zeros(17, dtype=torch.int32, device="npu")
+    for step in range(STEPS):
+        query_start_loc.copy_(torch.arange(17) * (step + 1))  # change: write a buffer of its own
+        source = query_start_loc.clone().pin_memory() if is_mended else query_start_loc
+        on_device.copy_(source, non_blocking=True)
+        on_device.add_(0)
+    torch.npu.synchronize()
+    if is_mended:
+        assert torch.equal(on_device.cpu(), (torch.arange(17) * STEPS).int())
+
+
+@hazard("vllm-ascend 16428", "host-source-changed")
+def five_inputs_of_the_next_batch(is_mended: bool) -> None:
+    """Five arrays that the runner keeps and fills again for the next batch."""
+    host = [torch.zeros(n).pin_memory() for n in (64, 6640, 454, 6669, 6)]
+    device = [torch.zeros(n, device="npu") for n in (64, 6640, 454, 6669, 6)]
+    for step in range(STEPS):
+        for source, target in zip(host, device, strict=True):
+            if is_mended:
+                target.copy_(torch.full_like(source, step).pin_memory(), non_blocking=True)
+                continue
+            source.fill_(step)  # change: fill a buffer that no copy reads
+            target.copy_(source, non_blocking=True)
+    torch.npu.synchronize()
+
+
+@hazard("vllm-ascend 3372", "host-read-early")
+def result_read_too_early(is_mended: bool) -> None:
+    """Sampled tokens are read from pinned memory before their copy has run."""
+    tokens = torch.arange(64, device="npu")
+    results = torch.zeros(64, dtype=torch.int64).pin_memory()
+    copy_stream = torch.npu.Stream()
+    for step in range(STEPS):
+        sampled = tokens + step
+        copy_stream.wait_stream(torch.npu.current_stream())
+        with torch.npu.stream(copy_stream):
+            results.copy_(sampled, non_blocking=True)
+            copied = torch.npu.Event()
+            copied.record()
+        sampled.record_stream(copy_stream)
+        if is_mended:
+            copied.synchronize()
+        seen = results.tolist()  # change: wait for the event before
+        assert not is_mended or seen[0] == step
+    torch.npu.synchronize()
+
+
+def _decode(update_of: Callable[[int], torch.npu.Stream], is_ordered: bool) -> None:
+    attention, graph = Attention(), torch.npu.NPUGraph()
+    attention.capture(graph)
+    torch.npu.synchronize()
+    compute = torch.npu.current_stream()
+    for step in range(STEPS):
+        update = update_of(step)
+        if is_ordered:
+            update.wait_stream(compute)
+        graph.replay()
+        attention.update(update, lengths_of(step))  # change: let the stream wait for the replay
+    torch.npu.synchronize()
+
+
+@hazard("vllm-ascend 12944", UPDATE_OR_RECORD)
+def update_stream_does_not_wait(is_mended: bool) -> None:
+    """A replay's tasks are updated for the next one before it has run them."""
+    update = torch.npu.Stream()
+    _decode(lambda step: update, is_mended)
+
+
+@hazard("vllm-ascend 13600", UPDATE_OR_RECORD)
+def two_update_streams(is_mended: bool) -> None:
+    """Main and draft graph updates on two streams, with no order between them."""
+    updates = [torch.npu.Stream(), torch.npu.Stream()]
+    _decode(lambda step: updates[step % 2], is_mended)
+
+
+@hazard("vllm-ascend 15954", "deadlock")
+def host_read_in_the_replay_window(is_mended: bool) -> None:
+    """The host reads a device value between a replay and the updates that the replay waits for."""
+    attention, graph, update = Attention(), torch.npu.NPUGraph(), torch.npu.Stream()
+    attention.capture(graph)
+    value = torch.ones(1, device="npu")
+    torch.npu.synchronize()
+    for step in range(STEPS):
+        update.wait_stream(torch.npu.current_stream())
+        graph.replay()
+        if not is_mended:
+            value.item()  # change: read before the replay, or after the updates
+        attention.update(update, lengths_of(step))
+        if is_mended:
+            value.item()
+    torch.npu.synchronize()
+
+
+@hazard("vllm-ascend 4233", "unordered-record")
+def event_recorded_before_the_replay_before_ended(is_mended: bool) -> None:
+    """The record for the next replay may come before this one's reset, and is then lost."""
+    event, update = torch.npu.ExternalEvent(), torch.npu.Stream()
+    graph, value = torch.npu.NPUGraph(), torch.zeros(64, device="npu")
+    with torch.npu.graph(graph):
+        stream = torch.npu.current_stream()
+        event.wait(stream)
+        event.reset(stream)
+        value.add_(1)
+    torch.npu.synchronize()
+    for _ in range(STEPS):
+        if is_mended:
+            update.wait_stream(torch.npu.current_stream())
+        graph.replay()
+        event.record(update)  # change: let the stream wait for the replay before
+    torch.npu.synchronize()
+
+
+class _Rank:
+    """One rank of data-parallel attention, as a thread: compute, copy and collective streams."""
+
+    def __init__(self, device: int) -> None:
+        self.device = torch.device(f"npu:{device}")
+        torch.npu.set_device(self.device)
+        self.copy, self.collective = torch.npu.Stream(), torch.npu.Stream()
+        self.lengths = torch.zeros(32, dtype=torch.int64).pin_memory()
+        self.retracted = torch.zeros(32, dtype=torch.int64).pin_memory()
+        self.on_device = torch.zeros(32, dtype=torch.int64, device=self.device)
+
+    def step(self, step: int, is_mended: bool) -> int:
+        """One step with a KV cache so small that requests are retracted; how many are left."""
+        compute = torch.npu.current_stream()
+        lengths = torch.full((32,), step).pin_memory() if is_mended else self.lengths
+        if not is_mended:
+            lengths.fill_(step)  # change: fill a buffer that no copy reads
+        self.copy.wait_stream(compute)
+        with torch.npu.stream(self.copy):
+            self.on_device.copy_(lengths, non_blocking=True)
+        compute.wait_stream(self.copy)
+        left = (self.on_device * 7) % 5
+        self.collective.wait_stream(compute)
+        with torch.npu.stream(self.collective):
+            gathered = left.clone()
+        left.record_stream(self.collective)
+        self.copy.wait_stream(self.collective)
+        with torch.npu.stream(self.copy):
+            self.retracted.copy_(gathered, non_blocking=True)
+            done = torch.npu.Event()
+            done.record()
+        gathered.record_stream(self.copy)
+        if is_mended:
+            done.synchronize()
+        return int(self.retracted[0])  # change: wait for the copy before
+
+
+@hazard("SGLang 39423", "host-source-changed", "host-read-early")
+def dp_attention_with_retraction(is_mended: bool) -> None:
+    """Ranks decide from pinned buffers whose copies nobody waited for, and decide differently."""
+    seen: dict[int, list[int]] = {}
+
+    def serve(device: int) -> None:
+        rank = _Rank(device)
+        seen[device] = [rank.step(step, is_mended) for step in range(STEPS)]
+        torch.npu.synchronize()
+
+    ranks = [threading.Thread(target=serve, args=(device,)) for device in range(2)]
+    for rank in ranks:
+        rank.start()
+    for rank in ranks:
+        rank.join()
+    if is_mended:
+        assert seen[0] == seen[1] == [(step * 7) % 5 for step in range(STEPS)]
+
+
+@hazard("xLLM 1894", "kernel-registration")
+def two_threads_register_one_kernel(is_mended: bool) -> None:
+    """Two workers of one process come to their first launch of a kernel at the same time."""
+    barrier = threading.Barrier(2)
+    values = [torch.ones(8, device="npu") for _ in range(2)]
+    torch.npu.synchronize()
+    if is_mended:
+        torch.atan(values[0])
+
+    def work(value: torch.Tensor) -> None:
+        torch.npu.set_device(0)
+        barrier.wait()
+        torch.atan(value)  # change: launch each kernel once before there are two threads
+
+    workers = [threading.Thread(target=work, args=(value,)) for value in values]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join()
+    torch.npu.synchronize()
