@@ -304,11 +304,24 @@ def test_what_the_source_no_longer_tells_is_not_reported(copied: Copy) -> None:
     assert check(copied.source) == []
 
 
+def test_a_new_abstract_method_is_reported(copied: Copy) -> None:
+    """Ours could not be instantiated; nothing that it relies on is gone."""
+    path = copied.folder / "vllm/v1/attention/backend.py"
+    head = "class AttentionImpl(AttentionImplBase[T], Generic[T]):"
+    assert head in path.read_text()
+    method = "\n    @abstractmethod\n    def prefetch(self) -> None: ...\n"
+    copied.change(path, lambda text: text.replace(head, head + method))
+    (found,) = check(copied.source)
+    assert found.symbol == "vllm.v1.attention.backend:AttentionImpl"
+    assert found.found == "abstract methods that ours lacks: prefetch"
+    assert found.look_at == "vllm_ascend_mrv2/attention/backend.py"
+
+
 def test_where_to_look() -> None:
-    rebound = Reliance("m:x", "rebind", "function", "", (), ("vllm_ascend_mrv2/kernels/a.py",))
-    assert rebound.look_at == "vllm_ascend_mrv2/compat/wrappers.py"
-    both = replace(rebound, by=("vllm_ascend_mrv2/a.py", "vllm_ascend_mrv2/compat/b.py"))
-    assert both.look_at == "vllm_ascend_mrv2/compat/b.py"
+    in_compat = "vllm_ascend_mrv2/compat/b.py"
+    one = Reliance("m:x", "name", "function", "", (), ("vllm_ascend_mrv2/a.py",))
+    assert one.look_at == "vllm_ascend_mrv2/a.py"
+    assert replace(one, by=("vllm_ascend_mrv2/a.py", in_compat)).look_at == in_compat
 
 
 # -- signatures --------------------------------------------------------------------------------

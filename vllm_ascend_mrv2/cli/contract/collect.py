@@ -236,6 +236,8 @@ class _Uses(ast.NodeVisitor):
         self.owners.append(node.name)
         self.scopes.append({})
         for base in self.core_bases(node.name):
+            own = " ".join(sorted(self.own_members([node.name])))
+            self.add(replace(base, instance_of=0), "subclass", own)
             for line in node.body:
                 if isinstance(line, _FUNCTIONS):
                     ours = shown(signature(line))
@@ -282,6 +284,15 @@ class _Uses(ast.NodeVisitor):
         for node in filter(None, map(self.module.classes.get, owners)):
             names |= {line.name for line in node.body if isinstance(line, _FUNCTIONS)}
             names |= self.own_methods([p[0] for b in node.bases if len(p := dotted(b)) == 1])
+        return names
+
+    def own_members(self, owners: list[str]) -> set[str]:
+        """The same with what is assigned in the classes' bodies."""
+        names = self.own_methods(owners)
+        for node in filter(None, map(self.module.classes.get, owners)):
+            bound = (target for line in node.body for target in targets(line))
+            names |= {target.id for target in bound if isinstance(target, ast.Name)}
+            names |= self.own_members([p[0] for b in node.bases if len(p := dotted(b)) == 1])
         return names
 
     # -- rebinding by assignment
@@ -406,10 +417,11 @@ class Package:
         yield from self._kernels()
 
     def _kernels(self) -> Iterator[Use]:
-        kernels = self["kernels"]
         for name, ours in self._dict_of_function("kernels", "kernel_overrides"):
+            own = self._own(ours) if ours is not None else None
+            by = self.modules[own[0]].by if own else self["kernels"].by
             module, _, kernel = name.rpartition(".")
-            yield Use(Target(module, (kernel,)), "rebind", self._signature(ours), kernels.by)
+            yield Use(Target(module, (kernel,)), "rebind", self._signature(ours), by)
         replacements = dict(self._dict_of_function("kernels", "rebindings"))
         by = self["compat.wrappers"].by
         for rebinding in wrappers.REBINDINGS:
@@ -497,6 +509,13 @@ def _reliance(core: CoreSource, target: Target, use: Use, is_whole: bool) -> Rel
     if not is_whole:
         return Reliance(symbol, "name", what.kind, "", (), ())
     made = Reliance(symbol, use.use, what.kind, use.expects, (), ())
+    if use.use == "subclass":
+        own = set(use.expects.split())
+        if core.abstract_names(what) - own:  # ours is abstract too: a base of others of ours
+            return replace(made, use="name", expects="")
+        # What the reference's class does not have is no business between the two.
+        shared = (n for n in sorted(own) if core.resolve(target.module, (*target.path, n)))
+        return replace(made, expects=" ".join(shared))
     theirs = caller_signature(core, made, what)
     if not use.expects or theirs is None:
         return replace(made, expects="")

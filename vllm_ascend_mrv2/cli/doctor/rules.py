@@ -395,5 +395,5 @@ def diagnose(facts: Facts) -> list[Finding]:
 
 
 def is_verified(facts: Facts) -> bool:
-    """Whether vLLM, torch and torch-npu are a verified set, and vLLM the build that was verified."""
+    """Whether vLLM, torch and torch-npu are a verified set, and vLLM the build that was tested."""
     return _is_plain_core(facts) and pins.matching(_versions(facts).get) is not None

@@ -24,7 +24,6 @@ from vllm_ascend_mrv2.compat.contract.source import (
 # The package's folder name in `by`, so that a path is one of a checkout.
 PACKAGE = "vllm_ascend_mrv2"
 _SHOWN_FILES = 2
-WRAPPERS = f"{PACKAGE}/compat/wrappers.py"
 
 
 @dataclass(frozen=True, order=True)
@@ -32,9 +31,9 @@ class Reliance:
     """One use of a name of vLLM.
 
     symbol: "module" or "module:name" or "module:Class.name".
-    use: "name" (imported, read or subclassed), "call" (with the arguments in `expects`), "override"
-    (core calls a method of ours instead, whose signature `expects` is) or "rebind" (the same, for
-    a name that is bound to something of ours).
+    use: "name" (imported or read), "call" (with the arguments in `expects`), "subclass" (`expects`
+    names what ours defines), "override" (core calls a method of ours instead, whose signature
+    `expects` is) or "rebind" (the same, for a name that is bound to something of ours).
     kind: what it is in the reference core. expects: "" where no signature matters.
     ways: how ours takes all that the reference's takes, for "override" and "rebind"; see `ways_in`.
     by: files of this package, in order.
@@ -57,8 +56,6 @@ class Reliance:
     def look_at(self) -> str:
         """Where a difference belongs: the compat module that uses it, else what uses it first."""
         compat = [path for path in self.by if path.startswith(f"{PACKAGE}/compat/")]
-        if self.use == "rebind" and not compat:
-            return WRAPPERS
         return (compat or list(self.by))[0]
 
 
@@ -122,6 +119,11 @@ def _compare(core: CoreSource, reliance: Reliance) -> Mismatch | None:
         return None
     if found.kind != reliance.kind and not {found.kind, reliance.kind} <= {"value", "property"}:
         return Mismatch(reliance.symbol, f"a {reliance.kind}", f"a {found.kind}", reliance.look_at)
+    if reliance.use == "subclass":
+        if missing := core.abstract_names(found) - set(reliance.expects.split()):
+            wants = f"abstract methods that ours lacks: {', '.join(sorted(missing))}"
+            return Mismatch(reliance.symbol, _expected(reliance), wants, reliance.look_at)
+        return None
     theirs = caller_signature(core, reliance, found)
     if not reliance.expects or theirs is None:
         return None
@@ -155,6 +157,8 @@ def _expected(reliance: Reliance) -> str:
     name = reliance.symbol.rpartition(":")[2].rpartition(".")[2]
     if reliance.use == "call" and reliance.expects:
         return f"a {reliance.kind} that can be called as {name}{reliance.expects}"
+    if reliance.use == "subclass":
+        return "a class to derive from"
     if reliance.expects:
         ours = "overridden" if reliance.use == "override" else "replaced"
         return f"a {reliance.kind}, {ours} by {name}{reliance.expects}"

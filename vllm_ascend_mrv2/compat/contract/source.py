@@ -269,6 +269,15 @@ class CoreSource:
                 return found
         return None
 
+    def abstract_names(self, of: Found) -> set[str]:
+        """The methods that a class leaves to its subclasses, by `abstractmethod`."""
+        assert isinstance(of.node, ast.ClassDef)
+        found: set[str] = set()
+        for owner in self._lineage(of.module, of.node):
+            for name, node in _members(owner).items():
+                (found.add if "abstractmethod" in decorators(node) else found.discard)(name)
+        return found
+
     def _within(self, module_name: str, node: ast.AST, path: tuple[str, ...]) -> Found | None:
         """What an instance has under a name, by the class of the value that `node` binds."""
         of = self.class_of(module_name, node)
