@@ -202,6 +202,34 @@ def test_cann_that_was_not_sourced(environment: Environment, toolkit: Path) -> N
     )
 
 
+def test_cann_without_the_drivers_library(environment: Environment, toolkit: Path) -> None:
+    """As in a container that the driver was not passed on to."""
+    environment.add_stack()
+    lib = toolkit / "lib64"
+    (lib / "empty.cpp").touch()
+    compile_ = ["g++", "-shared", "-fPIC", f"-L{lib}", "-Wl,--no-as-needed", str(lib / "empty.cpp")]
+    subprocess.run([*compile_, "-o", str(lib / "libascend_hal.so")], check=True)
+    subprocess.run(
+        [*compile_, "-lascend_hal", "-o", str(lib / "libascendcl.so")], check=True, timeout=60
+    )
+    selected = {"LD_LIBRARY_PATH": str(lib), "ASCEND_HOME_PATH": str(toolkit)}
+    assert _line(environment.doctor(**selected), "CANN")[0] == "ok"
+    (lib / "libascend_hal.so").unlink()
+    assert _line(environment.doctor(**selected), "CANN") == (
+        "problem",
+        f"9.1.0 in {toolkit} needs the driver's libascend_hal.so, which the loader does not find",
+        "install the driver; in a container pass /usr/local/Ascend/driver on and add its "
+        "lib64/driver to LD_LIBRARY_PATH",
+    )
+
+
+def test_what_a_library_prints_is_no_answer() -> None:
+    code = "print('banner'); print('doctor:[1]'); print('{bye')"
+    assert collect._run_probe(code, os.environ) == [1]
+    assert collect._run_probe("print('banner')", os.environ) == "it ended with exit code 0"
+    assert collect._run_probe("import os; os.abort()", os.environ) == "it ended with exit code -6"
+
+
 def test_torch_and_torch_npu_do_not_fit(environment: Environment) -> None:
     environment.add_stack(torch="2.14.0")
     report = environment.doctor()

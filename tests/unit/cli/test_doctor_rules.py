@@ -185,9 +185,17 @@ def test_vllm_plugins_chooses_among_them() -> None:
 
 def test_cann_that_is_there_and_not_selected() -> None:
     home = "/usr/local/Ascend/ascend-toolkit/latest"
-    found = only(replace(CARD, cann=Cann(home, "9.1.0", is_loaded=False)), "CANN")
+    error = "OSError: libascendcl.so: cannot open shared object file: No such file or directory"
+    found = only(replace(CARD, cann=Cann(home, "9.1.0", False, load_error=error)), "CANN")
     assert "the loader does not find its libascendcl.so" in found.says
     assert found.next_step == f"source {home}/set_env.sh"
+
+
+def test_cann_that_is_broken_shows_the_loaders_words() -> None:
+    error = "OSError: /cann/lib64/libascendcl.so: file too short"
+    found = only(replace(CARD, cann=Cann("/cann", "9.1.0", False, load_error=error)), "CANN")
+    assert found.says == f"9.1.0 in /cann cannot be loaded: {error}"
+    assert "install CANN 9.1.0 again" in found.next_step
 
 
 def test_an_older_cann() -> None:

@@ -14,6 +14,7 @@ import subprocess
 import sys
 import tarfile
 import tempfile
+from importlib.util import find_spec
 from pathlib import Path, PurePosixPath
 
 from vllm_ascend_mrv2.cli.console import CliError, say
@@ -36,6 +37,12 @@ def prepare_metadata_for_build_wheel(folder, config_settings=None):
 
 def _pip(arguments: list[str], **environ: str) -> str:
     """pip's stdout. Raises CliError with the end of its stderr where it fails."""
+    if find_spec("pip") is None:
+        raise CliError(
+            f"{sys.executable} has no pip.",
+            why="a core's source archive is downloaded with it",
+            do=f"{sys.executable} -m ensurepip, or name a folder that holds the core's vllm/.",
+        )
     done = subprocess.run(
         [sys.executable, "-m", "pip", "--disable-pip-version-check", *arguments],
         env={**os.environ, **environ},

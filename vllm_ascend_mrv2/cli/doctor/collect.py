@@ -30,20 +30,24 @@ PLUGIN_GROUP = "vllm.platform_plugins"
 PROBE_TIMEOUT_S = 120
 # Where CANN's installers put it: before and since CANN 8.5.
 _CANN_HOMES = ("usr/local/Ascend/ascend-toolkit/latest", "usr/local/Ascend/cann")
+# What selects a toolkit, by age of its set_env.sh.
+_SELECTED = ("ASCEND_HOME_PATH", "ASCEND_TOOLKIT_HOME")
 _READ = (
-    *("ASCEND_HOME_PATH", "ASCEND_TOOLKIT_HOME", "ASCEND_RT_VISIBLE_DEVICES"),
+    *(*_SELECTED, "ASCEND_RT_VISIBLE_DEVICES"),
     *("TASK_QUEUE_ENABLE", "TORCH_DEVICE_BACKEND_AUTOLOAD"),
     *("VLLM_PLUGINS", "VLLM_USE_V2_MODEL_RUNNER", "VLLM_WORKER_MULTIPROC_METHOD"),
 )
 _READ_PREFIXES = (envs.PREFIX, "ASCEND_EMU_")
 
+# Begins the line that is a child's answer; a library may print others.
+_ANSWER = "doctor:"
 _LOAD_CANN = """
 import ctypes, json
 library = ctypes.CDLL("libascendcl.so")
 path = next(p for line in open("/proc/self/maps") if "libascendcl.so" in (p := line.split()[-1]))
 version = ctypes.create_string_buffer(4096)  # a struct that starts with the version
 known = hasattr(library, "aclsysGetCANNVersion") and not library.aclsysGetCANNVersion(0, version)
-print(json.dumps({
+print("doctor:" + json.dumps({
     "path": path,
     "is_emulated": hasattr(library, "emu_version"),
     "version": version.value.decode() if known else "",
@@ -52,7 +56,7 @@ print(json.dumps({
 _IMPORT_TORCH = """
 import json, torch, torch_npu
 count = torch.npu.device_count()
-print(json.dumps([torch.npu.get_device_name(i) for i in range(count)]))
+print("doctor:" + json.dumps([torch.npu.get_device_name(i) for i in range(count)]))
 """
 
 
@@ -169,17 +173,21 @@ def _describe_cann(home: Path) -> tuple[str, str]:
 def find_cann(environ: Mapping[str, str], root: Path) -> Cann | None:
     """The toolkit that the loader finds, else the one that is selected or installed, else None."""
     loaded = _run_probe(_LOAD_CANN, environ)
+    selected = [Path(environ[n]) for n in _SELECTED if environ.get(n)]
     if not isinstance(loaded, str):
-        library = Path(loaded["path"])
-        selected = environ.get("ASCEND_HOME_PATH") or environ.get("ASCEND_TOOLKIT_HOME")
-        home = Path(selected) if selected else library.parent.parent
+        home = selected[0] if selected else Path(loaded["path"]).parent.parent
         version, hal = _describe_cann(home)
-        return Cann(str(home), version or loaded["version"], True, bool(loaded["is_emulated"]), hal)
-    named = (environ.get(name) for name in ("ASCEND_HOME_PATH", "ASCEND_TOOLKIT_HOME"))
-    for home in (*(Path(n) for n in named if n), *(root / home for home in _CANN_HOMES)):
+        return Cann(
+            home=str(home),
+            version=version or loaded["version"],
+            is_loaded=True,
+            is_emulated=bool(loaded["is_emulated"]),
+            required_driver_hal=hal,
+        )
+    for home in (*selected, *(root / home for home in _CANN_HOMES)):
         if home.is_dir():
             version, hal = _describe_cann(home)
-            return Cann(str(home), version, False, False, hal)
+            return Cann(str(home), version, False, load_error=loaded, required_driver_hal=hal)
     return None
 
 
@@ -198,19 +206,21 @@ def find_driver(root: Path) -> Driver | None:
 
 
 def _run_probe(code: str, environ: Mapping[str, str]) -> Any:
-    """The JSON on a Python child's last line, or, as a string, why there is none."""
+    """The JSON that a Python child answers, or, as a string, why it does not."""
     try:
         done = subprocess.run(
             [sys.executable, "-c", code],
             env={**environ},
             capture_output=True,
             text=True,
+            errors="replace",
             timeout=PROBE_TIMEOUT_S,
         )
     except subprocess.TimeoutExpired:
         return f"no answer within {PROBE_TIMEOUT_S} s"
-    if done.returncode == 0 and done.stdout.strip():
-        return json.loads(done.stdout.strip().splitlines()[-1])
+    for line in done.stdout.splitlines():
+        if done.returncode == 0 and line.startswith(_ANSWER):
+            return json.loads(line.removeprefix(_ANSWER))
     return _cause(done.stderr) or f"it ended with exit code {done.returncode}"
 
 

@@ -32,13 +32,15 @@ class Cann:
     """A CANN toolkit.
 
     home: its folder; version: as its files or its library say, "" where neither does;
-    is_loaded: whether the loader finds libascendcl.so; is_emulated: whether that is an emulation's;
+    is_loaded: whether libascendcl.so can be loaded; load_error: why not;
+    is_emulated: whether it is an emulation's;
     required_driver_hal: the ascendhal version that its files ask of the driver, or "".
     """
 
     home: str
     version: str
     is_loaded: bool
+    load_error: str = ""
     is_emulated: bool = False
     required_driver_hal: str = ""
 

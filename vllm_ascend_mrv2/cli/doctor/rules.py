@@ -254,11 +254,25 @@ def cann(facts: Facts) -> Iterator[Finding]:
         )
         return
     version = found.version or "of unknown version"
-    if not found.is_loaded:
+    if not found.is_loaded and "libascend_hal.so" in found.load_error:
+        yield _problem(
+            "CANN",
+            f"{version} in {found.home} needs the driver's libascend_hal.so, which the loader does "
+            "not find",
+            "install the driver; in a container pass /usr/local/Ascend/driver on and add its "
+            "lib64/driver to LD_LIBRARY_PATH",
+        )
+    elif not found.is_loaded and "libascendcl.so: cannot open" in found.load_error:
         yield _problem(
             "CANN",
             f"{version} is in {found.home}, but the loader does not find its libascendcl.so",
             f"source {found.home}/set_env.sh",
+        )
+    elif not found.is_loaded:
+        yield _problem(
+            "CANN",
+            f"{version} in {found.home} cannot be loaded: {found.load_error}",
+            f"source {found.home}/set_env.sh; if that does not help, install CANN {want} again",
         )
     elif found.is_emulated:
         yield _ok("CANN", f"{version}, emulated, in {found.home}")
