@@ -24,6 +24,7 @@ import pytest
 
 import vllm_ascend_mrv2
 from vllm_ascend_mrv2.cli.doctor import collect, rules
+from vllm_ascend_mrv2.cli.doctor.child import ask
 
 CHECKOUT = Path(vllm_ascend_mrv2.__file__).parents[1]
 # What the command line imports.
@@ -225,9 +226,15 @@ def test_cann_without_the_drivers_library(environment: Environment, toolkit: Pat
 
 def test_what_a_library_prints_is_no_answer() -> None:
     code = "print('banner'); print('doctor:[1]'); print('{bye')"
-    assert collect._run_probe(code, os.environ) == [1]
-    assert collect._run_probe("print('banner')", os.environ) == "it ended with exit code 0"
-    assert collect._run_probe("import os; os.abort()", os.environ) == "it ended with exit code -6"
+    assert ask("-c", code, environ=os.environ) == [1]
+    assert ask("-c", "print('banner')", environ=os.environ) == "it ended with exit code 0"
+    aborted = ask("-c", "import os; os.abort()", environ=os.environ)
+    assert aborted == "it ended with exit code -6"
+
+
+def test_a_child_that_hangs_is_given_up() -> None:
+    answer = ask("-c", "import time; time.sleep(30)", environ=os.environ, timeout_s=0.2)
+    assert answer == "no answer within 0.2 s"
 
 
 def test_torch_and_torch_npu_do_not_fit(environment: Environment) -> None:
@@ -353,11 +360,6 @@ def test_a_driver_older_than_cann_asks_for(tmp_path: Path, toolkit: Path) -> Non
     environ = {"LD_LIBRARY_PATH": str(toolkit / "lib64"), "ASCEND_HOME_PATH": str(toolkit)}
     (found,) = rules.driver(collect.collect(environ, root))
     assert found.says == ("26.0.0 is too old: its ascendhal is 7.35.23, CANN asks for 7.40.1")
-
-
-def test_a_device_that_hangs_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(collect, "PROBE_TIMEOUT_S", 0.2)
-    assert collect._run_probe("import time; time.sleep(30)", os.environ) == "no answer within 0.2 s"
 
 
 def test_the_emulated_device_here() -> None:

@@ -6,11 +6,9 @@ Judges nothing. What can fail or hang (loading CANN, importing torch) happens in
 
 from __future__ import annotations
 
-import json
 import os
 import platform
 import re
-import subprocess
 import sys
 from collections.abc import Mapping
 from importlib.metadata import Distribution, distributions, entry_points
@@ -21,13 +19,12 @@ from typing import Any
 from packaging.utils import canonicalize_name
 
 from vllm_ascend_mrv2 import envs
+from vllm_ascend_mrv2.cli.doctor.child import ask
 from vllm_ascend_mrv2.cli.doctor.facts import Cann, Dist, Driver, Facts, Plugin, TorchProbe
 from vllm_ascend_mrv2.cli.install_core import is_cuda_build
 from vllm_ascend_mrv2.compat.contract.check import Mismatch, check_folder
 
 PLUGIN_GROUP = "vllm.platform_plugins"
-# A first import of torch and torch_npu from a cold disk; beyond this the device hangs.
-PROBE_TIMEOUT_S = 120
 # Where CANN's installers put it: before and since CANN 8.5.
 _CANN_HOMES = ("usr/local/Ascend/ascend-toolkit/latest", "usr/local/Ascend/cann")
 # What selects a toolkit, by age of its set_env.sh.
@@ -39,8 +36,6 @@ _READ = (
 )
 _READ_PREFIXES = (envs.PREFIX, "ASCEND_EMU_")
 
-# Begins the line that is a child's answer; a library may print others.
-_ANSWER = "doctor:"
 _LOAD_CANN = """
 import ctypes, json
 library = ctypes.CDLL("libascendcl.so")
@@ -172,7 +167,7 @@ def _describe_cann(home: Path) -> tuple[str, str]:
 
 def find_cann(environ: Mapping[str, str], root: Path) -> Cann | None:
     """The toolkit that the loader finds, else the one that is selected or installed, else None."""
-    loaded = _run_probe(_LOAD_CANN, environ)
+    loaded = ask("-c", _LOAD_CANN, environ=environ)
     selected = [Path(environ[n]) for n in _SELECTED if environ.get(n)]
     if not isinstance(loaded, str):
         home = selected[0] if selected else Path(loaded["path"]).parent.parent
@@ -202,37 +197,11 @@ def find_driver(root: Path) -> Driver | None:
     return Driver(values["version"], values.get("ascendhal_version", ""), str(file))
 
 
-# -- children ---------------------------------------------------------------------------------
-
-
-def _run_probe(code: str, environ: Mapping[str, str]) -> Any:
-    """The JSON that a Python child answers, or, as a string, why it does not."""
-    try:
-        done = subprocess.run(
-            [sys.executable, "-c", code],
-            env={**environ},
-            capture_output=True,
-            text=True,
-            errors="replace",
-            timeout=PROBE_TIMEOUT_S,
-        )
-    except subprocess.TimeoutExpired:
-        return f"no answer within {PROBE_TIMEOUT_S} s"
-    for line in done.stdout.splitlines():
-        if done.returncode == 0 and line.startswith(_ANSWER):
-            return json.loads(line.removeprefix(_ANSWER))
-    return _cause(done.stderr) or f"it ended with exit code {done.returncode}"
-
-
-def _cause(stderr: str) -> str:
-    """The exception that a traceback begins with: of a chain, the one that the others follow."""
-    lines = [line.strip() for line in stderr.splitlines() if line.strip()]
-    raised = [line for line in lines if re.match(r"[\w.]*(Error|Exception)\b", line)]
-    return (raised[:1] or lines[-1:] or [""])[0]
+# -- torch ------------------------------------------------------------------------------------
 
 
 def _probe_torch(environ: Mapping[str, str]) -> TorchProbe:
-    answer = _run_probe(_IMPORT_TORCH, environ)
+    answer = ask("-c", _IMPORT_TORCH, environ=environ)
     if isinstance(answer, str):
         return TorchProbe(True, error=answer)
     return TorchProbe(True, devices=tuple(answer))

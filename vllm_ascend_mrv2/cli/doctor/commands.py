@@ -4,11 +4,14 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 
 import click
 
+from vllm_ascend_mrv2.cli.console import say
+from vllm_ascend_mrv2.cli.doctor import device as probes
 from vllm_ascend_mrv2.cli.doctor import rules
 from vllm_ascend_mrv2.cli.doctor.collect import collect
 from vllm_ascend_mrv2.cli.doctor.facts import Facts
@@ -49,12 +52,17 @@ def as_text(findings: Sequence[Finding]) -> str:
 
 @click.command()
 @click.option("--json", "print_json", is_flag=True, help="Print JSON, for a report or a program.")
-def doctor(print_json: bool) -> None:
+@click.option("--device", is_flag=True, help="Also try on the device what this plugin assumes.")
+def doctor(print_json: bool, device: bool) -> None:
     """Look at this environment and say what is wrong with it, and what to do.
 
-    Exits with 1 where there is a problem. Works where torch cannot be imported.
+    Exits with 1 where there is a problem. Works where torch cannot be imported. --device takes a
+    minute, needs a device that nothing else uses, and says what it assumes in the same report.
     """
     facts = collect()
+    if device:
+        say("Trying on the device what this plugin assumes: about a minute.")
+        facts = replace(facts, device_probes=probes.run(os.environ))
     findings = rules.diagnose(facts)
     click.echo(as_json(facts, findings) if print_json else as_text(findings))
     if any(finding.level is Level.PROBLEM for finding in findings):

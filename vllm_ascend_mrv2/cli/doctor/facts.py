@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from vllm_ascend_mrv2.cli.doctor.device import DeviceProbe
 from vllm_ascend_mrv2.compat.contract.check import Mismatch
 
 
@@ -85,3 +86,4 @@ class Facts:
     environ: Mapping[str, str] = field(default_factory=dict)
     probe: TorchProbe = TorchProbe()
     core_mismatches: tuple[Mismatch, ...] | None = None  # None: there is no core to look at
+    device_probes: tuple[DeviceProbe, ...] | None = None  # None: not asked for

@@ -31,7 +31,8 @@ class Level(Enum):
 
 @dataclass(frozen=True)
 class Finding:
-    """One line of the report: what was found, and for a problem the next step."""
+    """One line of the report: what was found, and for a problem (or a note that asks for one) the
+    next step."""
 
     level: Level
     topic: str
@@ -397,9 +398,48 @@ def switches(facts: Facts) -> Iterator[Finding]:
         yield _ok("switches", ", ".join(ours) or "all at their defaults")
 
 
+_REPORT = "do not rely on results of this device; report `doctor --device --json`"
+# Probe -> what it is called in a report, the level of a failure, and what then.
+_PROBES: dict[str, tuple[str, Level, str]] = {
+    "pinned_ordering": (
+        "pinned copies in order",
+        Level.NOTE,
+        f"leave {envs.PIN_MEMORY.name} unset, as it is by default",
+    ),
+    "pinned_reuse": (
+        "pinned memory kept for copies",
+        Level.NOTE,
+        f"leave {envs.PIN_MEMORY.name} unset, as it is by default",
+    ),
+    "fia_lengths": ("attention by host lengths", Level.PROBLEM, _REPORT),
+    "stream_budget": (
+        "streams for graphs",
+        Level.PROBLEM,
+        "start with --enforce-eager, or end what else uses this device",
+    ),
+    "hccl": ("HCCL", Level.PROBLEM, "install the HCCL of the CANN in use; every worker needs it"),
+}
+
+
+def device_probes(facts: Facts) -> Iterator[Finding]:
+    """What the probes on the device saw, where they were asked for."""
+    for probe in facts.device_probes or ():
+        title, level, then = _PROBES[probe.name]
+        if probe.holds is None:
+            yield _problem(
+                "device",
+                f"{title}: could not be tried: {probe.error}",
+                "mend the problems above; if there are none, report `doctor --device --json`",
+            )
+        elif probe.holds:
+            yield _ok("device", f"{title}: {probe.saw}")
+        else:
+            yield Finding(level, "device", f"{title}: {probe.saw}", then)
+
+
 TOPICS: tuple[Callable[[Facts], Iterator[Finding]], ...] = (
     *(python, versions, torch_pair, core, symbols, triton, platform_plugins),
-    *(cann, driver, devices, switches),
+    *(cann, driver, devices, switches, device_probes),
 )
 
 
