@@ -26,7 +26,7 @@ CXX_FILES = $(shell find csrc -name '*.cpp' -o -name '*.h')
 export HF_HUB_OFFLINE := 1
 export VLLM_NO_USAGE_STATS := 1
 
-.PHONY: help setup serve test exactness hazards lint format bench evidence contract clean distclean
+.PHONY: help setup serve test exactness hazards order lint format bench evidence contract clean distclean
 .DEFAULT_GOAL := help
 
 help:
@@ -34,6 +34,7 @@ help:
 	@echo 'make test  [TESTS="tests/unit ..."] [JOBS=2] [ARGS=...]'
 	@echo 'make exactness              the long form of the exactness tests'
 	@echo 'make hazards [SEEDS=100]    the order checker on published failures'
+	@echo 'make order [ORDER_SEEDS="1 2 3"]  engine tests under adversarial scheduling, also pinned'
 	@echo 'make bench [ARGS=...]      counters and times, into build/bench'
 	@echo 'make evidence FOLDER=...   the runs that a protocol asks for'
 	@echo 'make contract [CORES=...]  vLLM cores against the names that we rely on'
@@ -76,6 +77,17 @@ SEEDS ?= 100
 hazards:
 	@$(PYTHON) tools/bootstrap.py run
 	@SEEDS=$(SEEDS) PROGRAMS=10000 $(PYTEST) tests/device/hazards $(ARGS)
+
+# The engine tests under the order checker and an adversarial scheduler, also with pinned memory.
+ORDER_SEEDS ?= 1 2 3
+PINNABLE := $(addprefix tests/engine/test_,churn.py graph_exactness.py exactness.py clients.py)
+order:
+	@$(PYTHON) tools/bootstrap.py run $(TEST_MODELS)
+	@for seed in $(ORDER_SEEDS); do \
+	  export ASCEND_EMU_SCHEDULE_SEED=$$seed; \
+	  $(PYTEST_ENGINE) -m "not long" tests/engine $(ARGS) || exit 1; \
+	  VLLM_ASCEND_MRV2_PIN_MEMORY=1 $(PYTEST_ENGINE) -m "not long" $(PINNABLE) $(ARGS) || exit 1; \
+	done
 
 bench:
 	@$(PYTHON) tools/bootstrap.py run $(TEST_MODELS)

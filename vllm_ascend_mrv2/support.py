@@ -282,6 +282,15 @@ REFUSALS: tuple[Refusal, ...] = (
 
 # Graph modes of core that are served: the decode step is captured, all else runs eagerly.
 GRAPH_MODES = ("NONE", "FULL_DECODE_ONLY")
+_WHY_NOT_FULL = (
+    "a graph of a mixed batch would be captured with the query lengths of its capture, and only "
+    "those of a decode batch are always the same"
+)
+_WHY_NOT_PIECEWISE = (
+    "core splits graphs by torch.compile, which is not verified on this device, or breaks them "
+    "(VLLM_USE_BREAKABLE_CUDAGRAPH), for which it keeps arguments by "
+    "`torch.ops._C.weak_ref_tensor` of its CUDA extension"
+)
 
 
 def refusals_for(config: Any, rows: Iterable[Refusal] = REFUSALS) -> list[str]:
@@ -306,9 +315,9 @@ def graph_requests(compilation_config: Any) -> list[str]:
     lines = []
     mode = compilation_config.cudagraph_mode
     if mode is not None and mode.name not in GRAPH_MODES:
+        why = _WHY_NOT_PIECEWISE if "PIECEWISE" in mode.name else _WHY_NOT_FULL
         lines.append(
-            f"cudagraph_mode={mode.name}: only decode batches are captured on this device, since "
-            "attention takes host lengths; leave cudagraph_mode unset, or set it to "
+            f"cudagraph_mode={mode.name}: {why}; leave cudagraph_mode unset, or set it to "
             f"{' or '.join(GRAPH_MODES)}"
         )
     compile_mode = compilation_config.mode

@@ -117,6 +117,11 @@ ASKS = (
         "cudagraph_mode=FULL",
         ("--compilation-config", json.dumps({"cudagraph_mode": "FULL"})),
     ),
+    Ask(
+        "graphs",
+        "of its CUDA extension",
+        ("--compilation-config", json.dumps({"cudagraph_mode": "PIECEWISE"})),
+    ),
     Ask("compilation", "compilation mode", ("--compilation-config", json.dumps({"mode": 3}))),
 )
 NOT_ROWS = {"graphs", "compilation"}  # refused before core's defaults, by support.graph_requests

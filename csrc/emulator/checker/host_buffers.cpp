@@ -28,9 +28,9 @@ class PageLocked {
     return *space;
   }
 
-  bool contains(const void* address) const { return bits(address) - base_ < kBytes; }
+  bool contains(const void* address) const { return bits(address) - base_ < bytes_; }
   void* view(const void* address) const {
-    return reinterpret_cast<void*>(bits(address) + (contains(address) ? kBytes : 0));
+    return reinterpret_cast<void*>(bits(address) + (contains(address) ? bytes_ : 0));
   }
 
   void* allocate(size_t bytes) {
@@ -43,7 +43,7 @@ class PageLocked {
     int file = memfd_create("page-locked", MFD_CLOEXEC);
     auto at = reinterpret_cast<char*>(base_ + *offset);
     bool is_mapped = file >= 0 && ftruncate(file, static_cast<off_t>(bytes)) == 0;
-    for (char* where : {at, at + kBytes}) {
+    for (char* where : {at, at + bytes_}) {
       is_mapped = is_mapped && mmap(where, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED,
                                     file, 0) != MAP_FAILED;
     }
@@ -63,27 +63,33 @@ class PageLocked {
   }
 
  private:
-  static constexpr size_t kBytes = size_t{1} << 40;
-
-  PageLocked() : ranges_(kBytes) {
-    void* at =
-        mmap(nullptr, 2 * kBytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    if (at == MAP_FAILED) {
-      std::fprintf(stderr,
-                   "[ascend-check] cannot reserve address space for page-locked memory: %s\n",
-                   std::strerror(errno));
-      std::_Exit(2);
+  PageLocked() : ranges_(0) {
+    // Smaller address spaces (39-bit Arm kernels, sanitizers) get what fits.
+    for (int size_bits = 40; size_bits >= 32; --size_bits) {
+      const size_t bytes = size_t{1} << size_bits;
+      void* at =
+          mmap(nullptr, 2 * bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+      if (at == MAP_FAILED) continue;
+      base_ = bits(at);
+      bytes_ = bytes;
+      ranges_ = RangeAllocator(bytes);
+      return;
     }
-    base_ = bits(at);
+    std::fprintf(stderr,
+                 "[ascend-check] cannot reserve address space for page-locked memory (%s): raise "
+                 "the limit on virtual memory (ulimit -v)\n",
+                 std::strerror(errno));
+    std::_Exit(2);
   }
 
-  static void unmap(char* at, size_t bytes) {
-    for (char* where : {at, at + kBytes}) {
+  void unmap(char* at, size_t bytes) {
+    for (char* where : {at, at + bytes_}) {
       mmap(where, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED | MAP_NORESERVE, -1, 0);
     }
   }
 
   uintptr_t base_ = 0;
+  size_t bytes_ = 0;
   std::mutex mutex_;
   RangeAllocator ranges_;
 };

@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include <map>
+#include <memory>
 #include <mutex>
 
 #include "runtime/config.h"
@@ -29,8 +30,8 @@ struct Python {
   void (*clear_error)();
 
   static const Python* find() {
-    static const Python* instance = [] {
-      auto* python = new Python;
+    static const auto* instance = [] {
+      auto python = std::make_unique<Python>();
       bool found = true;
       auto look_up = [&](auto& function, const char* name) {
         function = reinterpret_cast<std::remove_reference_t<decltype(function)>>(
@@ -49,7 +50,7 @@ struct Python {
       look_up(python->decrement, "Py_DecRef");
       look_up(python->is_initialized, "Py_IsInitialized");
       look_up(python->clear_error, "PyErr_Clear");
-      return found ? python : nullptr;
+      return found ? python.release() : nullptr;
     }();
     return instance;
   }
