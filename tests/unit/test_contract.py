@@ -33,6 +33,9 @@ from vllm_ascend_mrv2.compat.contract.check import (
 )
 from vllm_ascend_mrv2.compat.contract.source import CoreSource, parsed, shown
 
+# One worker makes what these tests share.
+pytestmark = pytest.mark.xdist_group("contract")
+
 PACKAGE = Path(vllm_ascend_mrv2.__file__).parent
 SEED = 7
 CHANGED = 20

@@ -18,6 +18,10 @@ from vllm_ascend_mrv2.cli.doctor.device import DeviceProbe
 from vllm_ascend_mrv2.cli.doctor.rules import Finding, Level
 
 
+# One worker makes what these tests share.
+pytestmark = pytest.mark.xdist_group("doctor_device")
+
+
 @pytest.fixture(scope="module")
 def probes() -> dict[str, DeviceProbe]:
     return {probe.name: probe for probe in device.run(os.environ)}
