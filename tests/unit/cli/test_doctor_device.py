@@ -17,7 +17,6 @@ from vllm_ascend_mrv2.cli.doctor.commands import doctor
 from vllm_ascend_mrv2.cli.doctor.device import DeviceProbe
 from vllm_ascend_mrv2.cli.doctor.rules import Finding, Level
 
-
 # One worker makes what these tests share.
 pytestmark = pytest.mark.xdist_group("doctor_device")
 
