@@ -60,9 +60,11 @@ def doctor(print_json: bool, device: bool) -> None:
     minute, needs a device that nothing else uses, and says what it assumes in the same report.
     """
     facts = collect()
-    if device:
+    if device and facts.probe.devices:
         say("Trying on the device what this plugin assumes: about a minute.")
         facts = replace(facts, device_probes=probes.run(os.environ))
+    elif device:
+        facts = replace(facts, device_probes=())
     findings = rules.diagnose(facts)
     click.echo(as_json(facts, findings) if print_json else as_text(findings))
     if any(finding.level is Level.PROBLEM for finding in findings):

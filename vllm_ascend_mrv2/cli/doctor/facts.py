@@ -86,4 +86,4 @@ class Facts:
     environ: Mapping[str, str] = field(default_factory=dict)
     probe: TorchProbe = TorchProbe()
     core_mismatches: tuple[Mismatch, ...] | None = None  # None: there is no core to look at
-    device_probes: tuple[DeviceProbe, ...] | None = None  # None: not asked for
+    device_probes: tuple[DeviceProbe, ...] | None = None  # None: not asked for, (): no device

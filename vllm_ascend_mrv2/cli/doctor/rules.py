@@ -423,6 +423,10 @@ _PROBES: dict[str, tuple[str, Level, str]] = {
 
 def device_probes(facts: Facts) -> Iterator[Finding]:
     """What the probes on the device saw, where they were asked for."""
+    if facts.device_probes == ():
+        yield _problem(
+            "device", "nothing was tried: torch reaches no device", "mend the problems above first"
+        )
     for probe in facts.device_probes or ():
         title, level, then = _PROBES[probe.name]
         if probe.holds is None:
