@@ -11,6 +11,8 @@ HBM ?= 4GiB
 TESTS ?= tests/unit tests/device tests/engine
 JOBS ?= 2
 ARGS ?=
+# Of `make contract`: versions, `newest`, `installed` or folders; none is all in compat/pins.toml.
+CORES ?=
 
 BIN := .venv/bin
 EMULATED := $(BIN)/vllm-ascend-mrv2 emulator run
@@ -24,7 +26,7 @@ CXX_FILES = $(shell find csrc -name '*.cpp' -o -name '*.h')
 export HF_HUB_OFFLINE := 1
 export VLLM_NO_USAGE_STATS := 1
 
-.PHONY: help setup serve test exactness hazards order lint format bench evidence clean distclean
+.PHONY: help setup serve test exactness hazards order lint format bench evidence contract clean distclean
 .DEFAULT_GOAL := help
 
 help:
@@ -35,6 +37,7 @@ help:
 	@echo 'make order [ORDER_SEEDS="1 2 3"]  engine tests under adversarial scheduling, also pinned'
 	@echo 'make bench [ARGS=...]      counters and times, into build/bench'
 	@echo 'make evidence FOLDER=...   the runs that a protocol asks for'
+	@echo 'make contract [CORES=...]  vLLM cores against the names that we rely on'
 	@echo 'make lint | format | setup | clean | distclean'
 
 setup:
@@ -97,6 +100,11 @@ evidence:
 	@test -n "$(FOLDER)" || { echo 'make evidence FOLDER=benchmarks/evidence/...'; exit 2; }
 	@$(PYTHON) tools/bootstrap.py run
 	@$(EMULATED) --no-guard -- vllm-ascend-mrv2 evidence run $(FOLDER) $(ARGS)
+
+# No torch: a core is read as text. Its source archive is downloaded into build/cores, once.
+contract:
+	@$(PYTHON) tools/bootstrap.py lint
+	@$(BIN)/vllm-ascend-mrv2 contract check $(CORES) $(ARGS)
 
 lint:
 	@$(PYTHON) tools/bootstrap.py lint

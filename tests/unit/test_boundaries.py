@@ -35,7 +35,7 @@ ALLOWED: dict[str, set[str]] = {
         *("attention", "compat", "decisions", "distributed", "envs", "graph"),
         *("kernels", "layers", "runner", "support"),
     },
-    "cli": {"builds", "compat", "decisions", "envs", "support"},
+    "cli": {"builds", "compat", "decisions", "envs", "graph", "support"},
     "__init__": set(),
 }
 # The start-up record says whether the device is emulated; it may say the word.

@@ -7,6 +7,7 @@ import re
 from pathlib import Path
 
 from vllm_ascend_mrv2.cli.main import cli
+from vllm_ascend_mrv2.compat import pins
 from vllm_ascend_mrv2.support import REFUSALS
 
 ROOT = Path(__file__).parents[2]
@@ -32,3 +33,9 @@ def test_the_emulators_switches() -> None:
 def test_the_commands() -> None:
     for name in cli.commands:
         assert re.search(rf"^\| `{name}\b", README, re.MULTILINE), name
+
+
+def test_the_cores_and_how_they_stand() -> None:
+    rows = [line for line in README.splitlines() if line.startswith("| vLLM ")]
+    assert rows == [f"| vLLM {p.vllm} | {p.torch} | {p.status} |" for p in pins.cores()]
+    assert all(pin.torch == pin.torch_npu for pin in pins.cores()), "one column has both"

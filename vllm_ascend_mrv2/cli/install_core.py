@@ -36,7 +36,7 @@ def _required(core: Distribution) -> list[Requirement]:
     return [r for r in requirements if r.marker is None or r.marker.evaluate({"extra": ""})]
 
 
-def _is_cuda_build(core: Distribution) -> bool:
+def is_cuda_build(core: Distribution) -> bool:
     """The empty target names no accelerator's packages, the published wheel names many."""
     return any(r.name.lower().startswith(("nvidia-", "flashinfer")) for r in _required(core))
 
@@ -88,13 +88,13 @@ def install(*, replace: bool = False) -> None:
     """Install the pinned vLLM and what it requires. Does nothing where all is there."""
     want = pins.stack()["vllm"]
     core = _find("vllm")
-    fits = core is not None and core.version == want and not _is_cuda_build(core)
+    fits = core is not None and core.version == want and not is_cuda_build(core)
     if core is not None and fits and not replace and not _unmet(core):
         say(f"vLLM {want} without CUDA packages is installed, with all that it requires.")
         return
     _check_environment()
     if core is not None and not fits and not replace:
-        kind = " (its CUDA build)" if _is_cuda_build(core) else ""
+        kind = " (its CUDA build)" if is_cuda_build(core) else ""
         raise CliError(
             f"This environment has vLLM {core.version}{kind}.",
             why=f"vLLM {want} without CUDA packages would take its place.",

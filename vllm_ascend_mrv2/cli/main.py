@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import click
 
+from vllm_ascend_mrv2.cli.contract.commands import contract
+from vllm_ascend_mrv2.cli.doctor.commands import doctor
 from vllm_ascend_mrv2.cli.emulator import emulator
 from vllm_ascend_mrv2.cli.evidence.commands import evidence
 from vllm_ascend_mrv2.cli.hotpath import hotpath
@@ -19,6 +21,8 @@ def cli() -> None:
     """vLLM on Huawei Ascend NPUs with Model Runner V2, and an emulated Ascend device."""
 
 
+cli.add_command(contract)
+cli.add_command(doctor)
 cli.add_command(emulator)
 cli.add_command(evidence)
 cli.add_command(hotpath)

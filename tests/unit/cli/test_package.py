@@ -42,6 +42,7 @@ def test_the_wheel_is_for_any_platform_and_carries_the_sources(wheel: zipfile.Zi
     assert "vllm_ascend_mrv2/_csrc/emulator/CMakeLists.txt" in expected
     assert expected - names == set()
     assert "vllm_ascend_mrv2/compat/pins.toml" in names
+    assert "vllm_ascend_mrv2/compat/contract/contract.json" in names
     assert any(name.endswith("licenses/LICENSE") for name in names)
     assert not [name for name in names if name.endswith((".so", ".o"))]
     outside = {name.split("/")[0] for name in names}

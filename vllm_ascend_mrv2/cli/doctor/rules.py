@@ -1,0 +1,457 @@
+# SPDX-License-Identifier: Apache-2.0
+"""From facts to findings: one function per topic, each pure, each finding with its next step."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from enum import Enum
+
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+from vllm_ascend_mrv2 import envs
+from vllm_ascend_mrv2.cli.doctor.facts import Facts
+from vllm_ascend_mrv2.compat import pins
+
+OURS = "ascend_mrv2"  # our entry point's name in pyproject.toml
+ON_EMULATED = "vllm-ascend-mrv2 emulator run -- COMMAND"
+_SHOWN_MISMATCHES = 5
+
+
+class Level(Enum):
+    """ok: as it should be. note: worth knowing. problem: a start would fail, or is unverified."""
+
+    OK = "ok"
+    NOTE = "note"
+    PROBLEM = "problem"
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One line of the report: what was found, and for a problem (or a note that asks for one) the
+    next step."""
+
+    level: Level
+    topic: str
+    says: str
+    next_step: str = ""
+
+
+def _ok(topic: str, says: str) -> Finding:
+    return Finding(Level.OK, topic, says)
+
+
+def _problem(topic: str, says: str, next_step: str) -> Finding:
+    return Finding(Level.PROBLEM, topic, says, next_step)
+
+
+def _versions(facts: Facts) -> dict[str, str]:
+    core = facts.cores[0].version if facts.cores else None
+    found = {
+        "vllm": core,
+        "torch": facts.torch.version if facts.torch else None,
+        "torch-npu": facts.torch_npu.version if facts.torch_npu else None,
+    }
+    return {name: version for name, version in found.items() if version}
+
+
+def _is_plain_core(facts: Facts) -> bool:
+    """Whether vLLM is there, from its own distribution alone, and without CUDA."""
+    return [(d.name, d.is_cuda_build) for d in facts.cores] == [("vllm", False)]
+
+
+def install_command(pin: pins.CorePin, facts: Facts) -> str:
+    """What to type for that set: torch and torch-npu where they differ, then the core."""
+    found = _versions(facts)
+    wrong = [
+        f"{name}=={want}"
+        for name, want in pin.versions.items()
+        if name != "vllm" and pins.public(found.get(name, "")) != want
+    ]
+    steps = [f"pip install {' '.join(wrong)}"] if wrong else []
+    if not _is_plain_core(facts) or found["vllm"] != pin.vllm:
+        if pin == pins.reference():
+            steps.append(
+                "vllm-ascend-mrv2 install-core" + (" --replace" if "vllm" in found else "")
+            )
+        else:
+            steps.append(
+                f"VLLM_TARGET_DEVICE=empty VLLM_VERSION_OVERRIDE={pin.vllm} pip install "
+                f"--no-binary=vllm vllm=={pin.vllm} torch=={pin.torch}"
+            )
+    return " && ".join(steps)
+
+
+# -- topics -----------------------------------------------------------------------------------
+
+
+def python(facts: Facts) -> Iterator[Finding]:
+    yield _ok("Python", f"{facts.python} ({facts.machine}), {facts.executable}")
+
+
+def versions(facts: Facts) -> Iterator[Finding]:
+    """Whether the set of vLLM, torch and torch-npu is one that the tests pass on."""
+    found = _versions(facts)
+    shown = ", ".join(f"{name} {found.get(name, 'not installed')}" for name in pins.stack())
+    if pin := pins.matching(found.get):
+        if is_verified(facts):
+            yield _ok("versions", f"{shown}: verified on {pin.verified}")
+        else:
+            yield Finding(
+                Level.NOTE, "versions", f"{shown}: of a verified set, but for the build of vLLM"
+            )
+        return
+    near = pins.nearest(found.get("vllm"))
+    wanted = ", ".join(f"{name} {want}" for name, want in near.versions.items())
+    yield _problem(
+        "versions",
+        f"{shown}: not a verified set; the nearest is {wanted}",
+        install_command(near, facts),
+    )
+
+
+def torch_pair(facts: Facts) -> Iterator[Finding]:
+    """Whether torch-npu is built for this torch, and both can be imported."""
+    torch, npu = facts.torch, facts.torch_npu
+    near = pins.nearest(_versions(facts).get("vllm"))
+    both = f"pip install torch=={near.torch} torch-npu=={near.torch_npu}"
+    if torch is None or npu is None:
+        missing = " and ".join(n for n, d in (("torch", torch), ("torch-npu", npu)) if d is None)
+        yield _problem("torch", f"{missing}: not installed", both)
+        return
+    for line in npu.requires:
+        needs = Requirement(line)
+        if canonicalize_name(needs.name) == "torch" and not needs.specifier.contains(
+            torch.version, prereleases=True
+        ):
+            yield _problem(
+                "torch",
+                f"torch {torch.version} and torch-npu {npu.version} do not fit: torch-npu is built "
+                f"for torch{needs.specifier}",
+                both,
+            )
+            return
+    if facts.probe.error:
+        no_cann = facts.cann is None or not facts.cann.is_loaded
+        yield _problem(
+            "torch",
+            f"`import torch, torch_npu` fails: {facts.probe.error}",
+            "make CANN loadable, see CANN below"
+            if no_cann
+            else "run `python -c 'import torch, torch_npu'` for the whole message; if it names a "
+            f"missing symbol, CANN is older than torch-npu {npu.version} needs",
+        )
+        return
+    yield _ok("torch", f"torch {torch.version} and torch-npu {npu.version} fit and can be imported")
+
+
+def core(facts: Facts) -> Iterator[Finding]:
+    """Which distribution brings vLLM, and which build it is."""
+    if not facts.cores:
+        yield _problem("vLLM", "not installed", "vllm-ascend-mrv2 install-core")
+        return
+    names = [dist.name for dist in facts.cores]
+    shown = " and ".join(f"{dist.name} {dist.version}" for dist in facts.cores)
+    if names != ["vllm"]:
+        yield _problem(
+            "vLLM",
+            f"the package `vllm` is brought by {shown}"
+            + ("; they overwrite each other's files" if len(names) > 1 else ", another build"),
+            f"pip uninstall -y {' '.join(names)} && vllm-ascend-mrv2 install-core",
+        )
+    elif facts.cores[0].is_cuda_build:
+        yield _problem(
+            "vLLM",
+            f"{shown} is the CUDA build: it requires CUDA's packages, and its kernels never run "
+            "here",
+            "vllm-ascend-mrv2 install-core --replace",
+        )
+    else:
+        yield _ok("vLLM", f"{shown}, without CUDA")
+
+
+def symbols(facts: Facts) -> Iterator[Finding]:
+    """Whether the installed core has every name that this plugin relies on."""
+    wrong = facts.core_mismatches
+    if wrong is None:
+        return
+    if not wrong:
+        yield _ok("core symbols", "every name of vLLM that this plugin relies on is as expected")
+    for mismatch in wrong[:_SHOWN_MISMATCHES]:
+        yield _problem(
+            "core symbols",
+            f"{mismatch.symbol}: expected {mismatch.expected}, found {mismatch.found}",
+            f"install a verified set; who ports to this core begins at {mismatch.look_at}",
+        )
+    if len(wrong) > _SHOWN_MISMATCHES:
+        more = len(wrong) - _SHOWN_MISMATCHES
+        yield Finding(Level.NOTE, "core symbols", f"and {more} more, see --json")
+
+
+def triton(facts: Facts) -> Iterator[Finding]:
+    """triton-ascend writes into the folder of triton, and lacks what core imports."""
+    names = {str(canonicalize_name(dist.name)): dist for dist in facts.tritons}
+    shown = " and ".join(f"{dist.name} {dist.version}" for dist in facts.tritons)
+    if "triton-ascend" in names:
+        stock = names.get("triton")
+        again = f" && pip install --no-deps triton=={stock.version}" if stock else ""
+        yield _problem(
+            "triton",
+            f"{shown}: triton-ascend puts its files where triton's are, and lacks names that vLLM "
+            "imports; this plugin uses neither",
+            f"pip uninstall -y {' '.join(sorted(names))}{again}",
+        )
+    elif facts.tritons:
+        yield _ok("triton", f"{shown}, not used on this device")
+    else:
+        yield _ok("triton", "not installed, and not needed")
+
+
+def platform_plugins(facts: Facts) -> Iterator[Finding]:
+    """vLLM takes exactly one out-of-tree platform, of those that VLLM_PLUGINS lets in."""
+    allowed = facts.environ.get("VLLM_PLUGINS")
+    let_in = None if allowed is None else allowed.split(",")
+    active = [p for p in facts.platform_plugins if let_in is None or p.name in let_in]
+    others = [plugin for plugin in active if plugin.name != OURS]
+    if not any(plugin.name == OURS for plugin in facts.platform_plugins):
+        yield _problem(
+            "platform plugins",
+            "this plugin's own entry point is not installed, so vLLM will not find it",
+            "pip install vllm-ascend-mrv2   (in a checkout: pip install -e .)",
+        )
+    elif len(others) == len(active):
+        yield _problem(
+            "platform plugins",
+            f"VLLM_PLUGINS={allowed} leaves this plugin out",
+            f"export VLLM_PLUGINS={OURS}   (or unset it)",
+        )
+    elif others:
+        shown = ", ".join(f"{plugin.name} (of {plugin.distribution})" for plugin in others)
+        away = " ".join(sorted({plugin.distribution for plugin in others}))
+        yield _problem(
+            "platform plugins",
+            f"{shown} beside {OURS}: vLLM refuses to start with two platforms that both see a "
+            "device",
+            f"export VLLM_PLUGINS={OURS}   (or: pip uninstall {away})",
+        )
+    else:
+        hidden = [p.name for p in facts.platform_plugins if p not in active]
+        more = f"; {', '.join(hidden)} is kept out by VLLM_PLUGINS" if hidden else ""
+        yield _ok("platform plugins", f"{OURS} alone{more}")
+
+
+def cann(facts: Facts) -> Iterator[Finding]:
+    """Whether CANN can be loaded, and is the version that the tests ran on."""
+    found, want = facts.cann, pins.device()["cann"]
+    if found is None:
+        yield _problem(
+            "CANN",
+            "not found: no libascendcl.so on the loader's path, no toolkit in /usr/local/Ascend",
+            f"on a machine with a card install CANN {want} and source its set_env.sh; without a "
+            f"card: {ON_EMULATED}",
+        )
+        return
+    version = found.version or "of unknown version"
+    if not found.is_loaded and "libascend_hal.so" in found.load_error:
+        yield _problem(
+            "CANN",
+            f"{version} in {found.home} needs the driver's libascend_hal.so, which the loader does "
+            "not find",
+            "install the driver; in a container pass /usr/local/Ascend/driver on and add its "
+            "lib64/driver to LD_LIBRARY_PATH",
+        )
+    elif not found.is_loaded and "libascendcl.so: cannot open" in found.load_error:
+        yield _problem(
+            "CANN",
+            f"{version} is in {found.home}, but the loader does not find its libascendcl.so",
+            f"source {found.home}/set_env.sh",
+        )
+    elif not found.is_loaded:
+        yield _problem(
+            "CANN",
+            f"{version} in {found.home} cannot be loaded: {found.load_error}",
+            f"source {found.home}/set_env.sh; if that does not help, install CANN {want} again",
+        )
+    elif found.is_emulated:
+        yield _ok("CANN", f"{version}, emulated, in {found.home}")
+    elif _numbers(found.version) < _numbers(want):
+        yield _problem(
+            "CANN",
+            f"{version} in {found.home}; the tests ran on {want}, and torch-npu may call what an "
+            "older one lacks",
+            f"install CANN {want} and source its set_env.sh",
+        )
+    else:
+        yield _ok("CANN", f"{version} in {found.home}")
+
+
+def driver(facts: Facts) -> Iterator[Finding]:
+    """Whether there is an NPU driver, and it is not older than CANN or experience asks."""
+    if facts.cann is not None and facts.cann.is_emulated:
+        yield _ok("driver", "none is needed for the emulated device")
+        return
+    if facts.cann is None and facts.driver is None and not facts.device_files:
+        yield Finding(Level.NOTE, "driver", "none, and no device file: a machine without a card")
+        return
+    want = pins.device()["driver"]
+    upgrade = (
+        f"install the driver and firmware (Ascend HDK {want} or newer) that the release notes of "
+        "your CANN name, then restart the machine"
+    )
+    if (found := facts.driver) is None:
+        yield _problem("driver", "no NPU driver: driver/version.info was not found", upgrade)
+        return
+    hal = facts.cann.required_driver_hal if facts.cann else ""
+    if hal and found.hal and _numbers(found.hal) < _numbers(hal):
+        yield _problem(
+            "driver",
+            f"{found.version} is too old: its ascendhal is {found.hal}, CANN asks for {hal}",
+            upgrade,
+        )
+    elif _numbers(found.version) < _numbers(want):
+        yield _problem(
+            "driver",
+            f"{found.version} is too old: {want} or newer is recommended ({found.file})",
+            upgrade,
+        )
+    else:
+        yield _ok("driver", f"{found.version} ({found.file})")
+
+
+def _numbers(version: str) -> tuple[int, ...]:
+    """The numbers before any letter: 25.0.rc1.1 is (25, 0); "" is empty, so older than any."""
+    leading = re.match(r"[\d.]*", version)
+    return tuple(int(part) for part in (leading[0] if leading else "").split(".") if part)
+
+
+def devices(facts: Facts) -> Iterator[Finding]:
+    """Which devices a process of this environment sees."""
+    if not facts.probe.is_run or facts.probe.error:
+        if facts.device_files:
+            shown = ", ".join(facts.device_files)
+            yield Finding(Level.NOTE, "devices", f"{shown}; torch cannot be asked, see above")
+        return
+    seen = facts.probe.devices
+    visible = facts.environ.get("ASCEND_RT_VISIBLE_DEVICES")
+    if seen:
+        limited = f", limited by ASCEND_RT_VISIBLE_DEVICES={visible}" if visible else ""
+        kinds = ", ".join(f"{seen.count(name)} x {name}" for name in dict.fromkeys(seen))
+        yield _ok("devices", kinds + limited)
+    elif visible is not None:
+        yield _problem(
+            "devices",
+            f"none is visible, with ASCEND_RT_VISIBLE_DEVICES={visible!r}",
+            "unset ASCEND_RT_VISIBLE_DEVICES, or name devices that are there, such as 0,1",
+        )
+    else:
+        yield _problem(
+            "devices",
+            "torch_npu sees none",
+            "see what `npu-smi info` says; in a container pass /dev/davinci0 and its companions "
+            f"on. Without a card: {ON_EMULATED}",
+        )
+
+
+def switches(facts: Facts) -> Iterator[Finding]:
+    """Environment variables that this plugin does not know, or that contradict it."""
+    wrong: list[tuple[str, str]] = []  # what is wrong, the next step
+    known = [switch.name for switch in envs.SWITCHES]
+    for name in envs.unknown_switches(facts.environ):
+        near = difflib.get_close_matches(name, known, n=1)
+        mend = f"did you mean {near[0]}? " if near else ""
+        wrong.append((f"{name} is no switch of this plugin", f"{mend}unset {name}"))
+    for switch in envs.SWITCHES:
+        try:
+            switch.read(facts.environ)
+        except envs.SwitchError:
+            wrong.append(
+                (
+                    f"{switch.name}={facts.environ[switch.name]} is no value that it takes",
+                    f"set it to {' or '.join(switch.values)}, or unset it",
+                )
+            )
+    for name, value, why, mend in (
+        ("VLLM_USE_V2_MODEL_RUNNER", "0", "this plugin has Model Runner V2 only", "unset it"),
+        ("TASK_QUEUE_ENABLE", "2", "a failed check then goes unnoticed", "set it to 1 or 0"),
+        (
+            "VLLM_WORKER_MULTIPROC_METHOD",
+            "fork",
+            "a forked child cannot use a device that its parent initialised",
+            "unset it, or set it to spawn",
+        ),
+    ):
+        if facts.environ.get(name) == value:
+            wrong.append((f"{name}={value}: {why}", mend))
+    emulated = facts.cann is not None and facts.cann.is_emulated
+    idle = sorted(name for name in facts.environ if name.startswith("ASCEND_EMU_"))
+    if idle and not emulated:
+        yield Finding(
+            Level.NOTE, "switches", f"{', '.join(idle)} do nothing: the device is not emulated"
+        )
+    for says, next_step in wrong:
+        yield _problem("switches", says, next_step)
+    if not wrong:
+        ours = [f"{name}={facts.environ[name]}" for name in known if name in facts.environ]
+        yield _ok("switches", ", ".join(ours) or "all at their defaults")
+
+
+_REPORT = "do not rely on results of this device; report `doctor --device --json`"
+# Probe -> what it is called in a report, the level of a failure, and what then.
+_PROBES: dict[str, tuple[str, Level, str]] = {
+    "pinned_ordering": (
+        "pinned copies in order",
+        Level.NOTE,
+        f"leave {envs.PIN_MEMORY.name} unset, as it is by default",
+    ),
+    "pinned_reuse": (
+        "pinned memory kept for copies",
+        Level.NOTE,
+        f"leave {envs.PIN_MEMORY.name} unset, as it is by default",
+    ),
+    "fia_lengths": ("attention by host lengths", Level.PROBLEM, _REPORT),
+    "stream_budget": (
+        "streams for graphs",
+        Level.PROBLEM,
+        "start with --enforce-eager, or end what else uses this device",
+    ),
+    "hccl": ("HCCL", Level.PROBLEM, "install the HCCL of the CANN in use; every worker needs it"),
+}
+
+
+def device_probes(facts: Facts) -> Iterator[Finding]:
+    """What the probes on the device saw, where they were asked for."""
+    if facts.device_probes == ():
+        yield _problem(
+            "device", "nothing was tried: torch reaches no device", "mend the problems above first"
+        )
+    for probe in facts.device_probes or ():
+        title, level, then = _PROBES[probe.name]
+        if probe.holds is None:
+            yield _problem(
+                "device",
+                f"{title}: could not be tried: {probe.error}",
+                "mend the problems above; if there are none, report `doctor --device --json`",
+            )
+        elif probe.holds:
+            yield _ok("device", f"{title}: {probe.saw}")
+        else:
+            yield Finding(level, "device", f"{title}: {probe.saw}", then)
+
+
+TOPICS: tuple[Callable[[Facts], Iterator[Finding]], ...] = (
+    *(python, versions, torch_pair, core, symbols, triton, platform_plugins),
+    *(cann, driver, devices, switches, device_probes),
+)
+
+
+def diagnose(facts: Facts) -> list[Finding]:
+    """All findings, in the order of the topics."""
+    return [finding for topic in TOPICS for finding in topic(facts)]
+
+
+def is_verified(facts: Facts) -> bool:
+    """Whether vLLM, torch and torch-npu are a verified set, and vLLM the build that was tested."""
+    return _is_plain_core(facts) and pins.matching(_versions(facts).get) is not None
