@@ -32,7 +32,7 @@ export VLLM_NO_USAGE_STATS := 1
 help:
 	@echo 'make serve [MODEL=smollm2|tiny-qwen3|...|FOLDER] [PORT=8000] [HOST=127.0.0.1] [HBM=4GiB] [ARGS=...]'
 	@echo 'make test  [TESTS="tests/unit ..."] [JOBS=2] [ARGS=...]'
-	@echo 'make exactness              the long form of the exactness tests'
+	@echo 'make exactness              the long tests: every model, prompt and seed'
 	@echo 'make hazards [SEEDS=100]    the order checker on published failures'
 	@echo 'make order [ORDER_SEEDS="1 2 3"]  engine tests under adversarial scheduling, also pinned'
 	@echo 'make bench [ARGS=...]      counters and times, into build/bench'
@@ -66,10 +66,11 @@ ifneq ($(ENGINE_TESTS),)
 	@$(PYTEST_ENGINE) -m "not long" --durations=20 $(ENGINE_TESTS) $(ARGS)
 endif
 
-# Every prompt and model of the exactness tests, where `make test` takes a few of each.
+# What `make test` leaves out: every prompt and model, all seeds, the slow starts.
 exactness:
 	@$(PYTHON) tools/bootstrap.py run $(TEST_MODELS)
-	@$(PYTEST_ENGINE) -m long tests/engine $(ARGS)
+	@$(PYTEST) -m long $(OTHER_TESTS) $(ARGS)
+	@$(PYTEST_ENGINE) -m long $(ENGINE_TESTS) $(ARGS)
 
 # The order checker's proof: every published failure under many seeds, random programs against a
 # reference.

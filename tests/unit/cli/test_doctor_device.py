@@ -96,6 +96,7 @@ def test_the_report_has_the_probes(
     assert result.exit_code == 0
 
 
+@pytest.mark.long
 def test_without_a_device_it_says_so_once() -> None:
     result = CliRunner(env={"ASCEND_RT_VISIBLE_DEVICES": ""}).invoke(doctor, ["--device", "--json"])
     lines = [f for f in json.loads(result.stdout)["findings"] if f["topic"] == "device"]
@@ -110,6 +111,7 @@ def test_without_a_device_it_says_so_once() -> None:
     assert result.exit_code == 1
 
 
+@pytest.mark.long
 def test_unless_it_is_asked_for_nothing_is_tried() -> None:
     result = CliRunner().invoke(doctor, ["--json"])
     assert json.loads(result.stdout)["facts"]["device_probes"] is None
