@@ -21,6 +21,10 @@ from vllm.v1.worker.worker_base import CompilationTimes
 from vllm_ascend_mrv2.compat import kernel_warmup
 from vllm_ascend_mrv2.runner.model_runner import AscendModelRunner, forget_runner
 
+# Of the peak of a step, what is kept free beside it: free memory is in pieces, and no step's are
+# those of the profile.
+FRAGMENTATION_PART = 4
+
 
 class NPUWorker(Worker):
     """One process per NPU. Core's worker, but for the CUDA assumptions of its bring-up."""
@@ -63,6 +67,14 @@ class NPUWorker(Worker):
 
     def _make_model_runner(self) -> AscendModelRunner:
         return AscendModelRunner(self.vllm_config, self.device)
+
+    def determine_available_memory(self) -> int:
+        available = super().determine_available_memory()
+        # No peak where the user gave the size of the KV cache: nothing was measured.
+        peak = int(getattr(self, "peak_activation_memory", 0))
+        room = peak // FRAGMENTATION_PART
+        self.model_runner.peak_activation_bytes = peak + room
+        return available - room
 
     def compile_or_warm_up_model(self) -> CompilationTimes:
         with kernel_warmup.skipped():

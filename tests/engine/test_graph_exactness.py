@@ -32,26 +32,25 @@ def engine(checkpoint: Path, **arguments: Any) -> Iterator[Any]:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("VLLM_ENABLE_V1_MULTIPROCESSING", "0")
-        llm = LLM(
-            str(checkpoint),
-            dtype="float32",
-            max_model_len=320,
-            max_num_seqs=8,
-            max_num_batched_tokens=96,
-            block_size=16,
-            num_gpu_blocks_override=44,
-            gpu_memory_utilization=0.1,
-            enable_prefix_caching=True,
-            disable_log_stats=True,
-            **arguments,
-        )
+        defaults = {
+            "dtype": "float32",
+            "max_model_len": 320,
+            "max_num_seqs": 8,
+            "max_num_batched_tokens": 96,
+            "block_size": 16,
+            "num_gpu_blocks_override": 44,
+            "gpu_memory_utilization": 0.1,
+            "enable_prefix_caching": True,
+            "disable_log_stats": True,
+        }
+        llm = LLM(str(checkpoint), **{**defaults, **arguments})
         try:
             yield llm
         finally:
             llm.llm_engine.engine_core.engine_core.shutdown()
     # Core's tables and ours; not the weights, the KV cache (7 MB here) or a graph's memory, which
     # the next engine of this process would see come back while it measures.
-    assert torch.npu.memory_allocated() < 12 << 20
+    assert torch.npu.memory_allocated() < 16 << 20
 
 
 def load() -> tuple[list[dict[str, list[int]]], list[Any]]:
@@ -133,6 +132,18 @@ def test_graphs_give_the_eager_tokens(
         print({verdict.reason: count for verdict, count in log.counts.items()}, replays)
     assert steps > 50, "the step graph hardly ran"
     assert replays - steps > 20, "the forward's graph hardly ran"
+
+
+def test_more_rows_of_padding_than_a_block_has_slots(
+    tiny: Callable[[str, str], Path], expected: list[list[int]]
+) -> None:
+    sizes = {"cudagraph_capture_sizes": [200]}
+    arguments: dict[str, Any] = {"max_num_seqs": 200, "max_num_batched_tokens": 200}
+    with engine(tiny("qwen3", "float32"), compilation_config=sizes, **arguments) as llm:
+        assert tokens(llm) == expected
+        runner = llm.llm_engine.engine_core.engine_core.model_executor.driver_worker.worker
+        verdicts = runner.model_runner.step_log.counts
+        assert sum(count for verdict, count in verdicts.items() if verdict.sampling) > 20
 
 
 @pytest.mark.long

@@ -21,6 +21,12 @@ from vllm_ascend_mrv2.kernels import constants, input_batch
 from vllm_ascend_mrv2.kernels.sample import gumbel
 
 
+# Of a batch row without a request: the KV write skips negative slots. (The null block has no slot
+# for each: it is one block, and slots may not repeat.) Source: the scatter_pa_kv_cache kernels of
+# CANN's ops-transformer.
+UNUSED_SLOT = -1
+
+
 class Sampling(enum.Enum):
     """How a captured step draws its tokens."""
 
@@ -92,8 +98,7 @@ class DecodeStep:
             blocks.mul_(is_request.unsqueeze(1))
             block = blocks.gather(1, (positions // block_size).unsqueeze(1)).squeeze(1)
             slot = torch.add(positions % block_size, block, alpha=block_size)
-            # Rows without a request write the null block, each a slot of its own.
-            unused = constants.arange(size, slot.device, slot.dtype) % block_size
+            unused = constants.scalar(UNUSED_SLOT, slot.device, slot.dtype)
             torch.where(is_request, slot, unused, out=tables.slot_mappings[group, :size])
         return positions
 

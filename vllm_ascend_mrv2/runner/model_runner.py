@@ -30,7 +30,7 @@ from vllm_ascend_mrv2.graph.budget import (
     bytes_per_row,
     prune_sizes,
 )
-from vllm_ascend_mrv2.graph.decode_step import Sampling
+from vllm_ascend_mrv2.graph.decode_step import UNUSED_SLOT, Sampling
 from vllm_ascend_mrv2.graph.replay import ReplayProtocol
 from vllm_ascend_mrv2.graph.step_graphs import (
     GRAPHS_PER_SIZE,
@@ -40,9 +40,10 @@ from vllm_ascend_mrv2.graph.step_graphs import (
     decide_step,
 )
 from vllm_ascend_mrv2.graph.watchdog import Watchdog, read_limit_s
-from vllm_ascend_mrv2.kernels import constants, upload
+from vllm_ascend_mrv2.kernels import upload
 from vllm_ascend_mrv2.runner import output as results
 from vllm_ascend_mrv2.runner.input_copy import InputCopyPolicy, input_copy_of
+from vllm_ascend_mrv2.runner.memory import use_what_sampling_needs
 from vllm_ascend_mrv2.runner.output import AscendStepOutput
 from vllm_ascend_mrv2.runner.seq_lens import (
     SeqLensAuthority,
@@ -89,10 +90,17 @@ class AscendModelRunner(GPUModelRunner):
         )
         results.use(self.watchdog)
         self.step_graphs: StepGraphs | None = None
+        # What a step may take beyond weights and KV cache; the worker's to say, once measured.
+        self.peak_activation_bytes = 0
         self._seq_lens_from_device = envs.SEQ_LENS.read() == "device"
         self._step_result: tuple[list[str], torch.Tensor] | None = None
 
     # -- start-up -----------------------------------------------------------------------------
+
+    def profile_run(self, *args: Any, **kwargs: Any) -> None:
+        super().profile_run(*args, **kwargs)
+        if self.is_last_pp_rank:
+            use_what_sampling_needs(self)
 
     def initialize_kv_cache(
         self, kv_cache_config: KVCacheConfig, *args: Any, **kwargs: Any
@@ -122,7 +130,12 @@ class AscendModelRunner(GPUModelRunner):
             lambda size: size * row_bytes,
             CaptureBudget(
                 streams=DEVICE_STREAMS - RESERVED_STREAMS,
-                memory_bytes=max(0, torch.npu.mem_get_info(self.device)[0] - kv_cache_bytes),
+                memory_bytes=max(
+                    0,
+                    torch.npu.mem_get_info(self.device)[0]
+                    - kv_cache_bytes
+                    - self.peak_activation_bytes,
+                ),
             ),
         )
         log = logger.info if len(made.sizes) == len(set(sizes)) else logger.warning
@@ -304,9 +317,8 @@ class AscendModelRunner(GPUModelRunner):
         block_tables, slot_mappings = super().prepare_attn(input_batch)
         num_tokens, padded = input_batch.num_tokens, input_batch.num_tokens_after_padding
         if padded > num_tokens:
-            # Tokens of no request write the null block, each a slot of its own.
-            slots = constants.arange(padded - num_tokens, self.device)
-            slot_mappings[:, num_tokens:padded] = slots % min(self.block_tables.block_sizes)
+            # Tokens of no request are written nowhere.
+            slot_mappings[:, num_tokens:padded] = UNUSED_SLOT
         return block_tables, slot_mappings
 
     def prepare_dummy_attn(

@@ -79,6 +79,7 @@ bool is_tracked(const void* address, size_t bytes) {
 const char* access_name(bool is_write) { return is_write ? "write" : "read"; }
 
 std::string advice_for(const Operation& first, const Operation& second) {
+  if (first.stream < 0) return "let the host touch the memory only when the device may not";
   if (second.stream < 0) {
     return "wait for stream " + std::to_string(first.stream) +
            " (or an event after the first) "
@@ -98,15 +99,17 @@ void check_access(const OperationPtr& operation, const ByteRange& range, Epoch e
       begin, begin + range.bytes, access, clock,
       [&](const Access& earlier, uintptr_t from, uintptr_t to) {
         if (!earlier.operation) return;
+        // Which ran first is chance; which was asked for first is what the program says.
+        Side first{earlier.operation, access_name(earlier.is_write), earlier.replay};
+        Side second{operation, access_name(range.is_write), replay};
+        if (second.operation->number < first.operation->number) std::swap(first, second);
         findings.push_back({Kind::kUnorderedAccess,
-                            std::string("a ") + access_name(earlier.is_write) + " and a " +
-                                access_name(range.is_write) +
+                            std::string("a ") + first.access + " and a " + second.access +
                                 " of the same memory that nothing orders",
-                            advice_for(*earlier.operation, *operation),
+                            advice_for(*first.operation, *second.operation),
                             from,
                             to,
-                            {{earlier.operation, access_name(earlier.is_write), earlier.replay},
-                             {operation, access_name(range.is_write), replay}}});
+                            {first, second}});
       });
 }
 

@@ -56,7 +56,7 @@ def read_json(path: Path) -> Any:
 
 def read_jsonl(path: Path) -> list[dict[str, Any]]:
     """One object per line."""
-    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines() if line]
+    return [json.loads(line) for line in path.read_text(encoding="utf-8").split("\n") if line]
 
 
 def files(folder: Path) -> Iterator[Path]:
@@ -76,7 +76,7 @@ def write_sums(folder: Path) -> None:
 def read_sums(folder: Path) -> dict[str, str]:
     """Path -> hash, of SHA256SUMS. Raises ValueError for a line that is none of its."""
     named = {}
-    for line in (folder / SUMS).read_text(encoding="utf-8").splitlines():
+    for line in (folder / SUMS).read_bytes().decode().removesuffix("\n").split("\n"):
         digest, separator, name = line.partition("  ")
         if not separator or len(digest) != 64:
             raise ValueError(f"{SUMS} has a line that is not `<sha256>  <path>`: {line!r}")

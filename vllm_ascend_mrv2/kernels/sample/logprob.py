@@ -8,9 +8,9 @@ import torch
 
 from vllm_ascend_mrv2.kernels import constants
 
-# Elements of [rows, vocab_size] float32 worked on at once: 128 MiB, since a prompt's logits are
+# Elements of [rows, vocab_size] float32 worked on at once: 16 MiB, since a prompt's logits are
 # many rows and core's kernel, which materialises none of this, leaves no memory for it.
-_CHUNK_ELEMENTS = 1 << 25
+_CHUNK_ELEMENTS = 1 << 22
 
 
 def topk_log_softmax(

@@ -52,6 +52,15 @@ def test_every_file_counts_to_the_byte(folder: Path) -> None:
         path.write_bytes(whole)
 
 
+@pytest.mark.parametrize("byte", [b"\x0b", b"\x0c", b"\r", b"\x1c", b"\x85"])
+def test_a_line_of_the_sums_ends_in_one_way(folder: Path, byte: bytes) -> None:
+    sums = folder / "SHA256SUMS"
+    lines = sums.read_bytes()
+    end = lines.index(b"\n")
+    sums.write_bytes(lines[:end] + byte + lines[end + 1 :])
+    assert verify(folder)
+
+
 def test_sha256sum_reads_the_sums(folder: Path) -> None:
     done = subprocess.run(["sha256sum", "--check", "--quiet", files.SUMS], cwd=folder, check=False)
     assert done.returncode == 0
