@@ -178,6 +178,7 @@ def measure(model: Path, mode: Mode, batch: int, steps: int) -> Measurement:
     warm_up, prompt_tokens = 8, 16
     llm = LLM(
         str(model),
+        dtype="float32",
         max_num_seqs=batch,
         max_model_len=512,
         gpu_memory_utilization=0.3,

@@ -20,7 +20,6 @@ from vllm_ascend_mrv2.attention.plan import FiaPlan, make_captured_plan
 from vllm_ascend_mrv2.kernels import constants, input_batch
 from vllm_ascend_mrv2.kernels.sample import gumbel
 
-
 # Of a batch row without a request: the KV write skips negative slots. (The null block has no slot
 # for each: it is one block, and slots may not repeat.) Source: the scatter_pa_kv_cache kernels of
 # CANN's ops-transformer.

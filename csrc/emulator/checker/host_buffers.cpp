@@ -158,6 +158,17 @@ std::vector<Finding>& pending() {
   return *all;
 }
 
+// Pages that a fault opened, to be closed again at the next call.
+std::vector<uintptr_t>& opened() {
+  static auto* all = new std::vector<uintptr_t>;
+  return *all;
+}
+
+void close_opened() {
+  for (uintptr_t page : opened()) protect(page, page + 1);
+  opened().clear();
+}
+
 void compare(Flight& flight) {
   if (flight.device_writes || flight.is_reported) return;
   if (digest(flight.begin, flight.end) == flight.contents) return;
@@ -183,6 +194,7 @@ void copy_submitted(const OperationPtr& copy, const void* host, size_t bytes, bo
   if (!on() || !copy) return;
   uintptr_t begin = bits(host);
   std::lock_guard guard(lock());
+  close_opened();
   flights().push_back({copy,
                        begin,
                        begin + bytes,
@@ -224,6 +236,7 @@ void copy_begins(const OperationPtr& copy, Epoch epoch) {
 }
 
 void host_knows_more() {
+  close_opened();
   for (auto flight = flights().begin(); flight != flights().end();) {
     if (flight->epoch.count == 0 || !host_clock().covers(flight->epoch)) {
       ++flight;
@@ -244,6 +257,7 @@ void forget_copies() {
     protect(last.begin, last.end);
   }
   pending().clear();
+  opened().clear();
 }
 
 void report_pending() {
@@ -317,6 +331,7 @@ bool explain_fault(void* address, bool is_write) {
       protect(probe, probe + 1);
     } else {
       mprotect(reinterpret_cast<void*>(page), kPageBytes, PROT_READ | PROT_WRITE);
+      opened().push_back(page);
     }
   }
   for (const Finding& finding : findings) report(finding);

@@ -74,6 +74,33 @@ size_t extent_bytes(const aclTensor& tensor) {
   return static_cast<size_t>(last + 1) * c10::elementSize(tensor.dtype);
 }
 
+// The runs of consecutive bytes of a view, as [offset, length], where the order checker asks and
+// there are few; else the whole extent.
+std::vector<std::pair<size_t, size_t>> runs_of(const aclTensor& tensor, size_t extent) {
+  constexpr size_t kMostRuns = 256;
+  if (!is_checking()) return {{0, extent}};
+  const size_t item = c10::elementSize(tensor.dtype);
+  size_t dim = tensor.sizes.size();
+  int64_t run = 1;  // elements
+  while (dim > 0 && (tensor.sizes[dim - 1] == 1 || tensor.strides[dim - 1] == run)) {
+    run *= tensor.sizes[--dim];
+  }
+  std::vector<std::pair<size_t, size_t>> runs{{0, static_cast<size_t>(run) * item}};
+  for (; dim > 0; --dim) {
+    const size_t count = runs.size();
+    const auto size = static_cast<size_t>(tensor.sizes[dim - 1]);
+    const int64_t stride = tensor.strides[dim - 1];
+    if (stride < 0 || count * size > kMostRuns) return {{0, extent}};
+    if (stride == 0) continue;  // one row, seen again and again
+    for (size_t i = 1; i < size; ++i) {
+      for (size_t k = 0; k < count; ++k) {
+        runs.emplace_back(runs[k].first + i * static_cast<size_t>(stride) * item, runs[k].second);
+      }
+    }
+  }
+  return runs;
+}
+
 std::shared_ptr<const std::string> describe(const aclTensor& tensor) {
   std::ostringstream text;
   text << tensor.dtype << " " << at::IntArrayRef(tensor.sizes);
@@ -98,11 +125,13 @@ Tensor Loader::view(const aclTensor* handle, Access access) {
   char* first = handle->first_byte();
   if (bytes > 0) {
     const auto tensor = is_checking() ? describe(*handle) : nullptr;
-    if (access != Access::kWrite) {
-      accesses_.push_back({first, bytes, false, tensor});
-    }
-    if (access != Access::kRead) {
-      accesses_.push_back({first, bytes, true, tensor});
+    for (const auto& [offset, length] : runs_of(*handle, bytes)) {
+      if (access != Access::kWrite) {
+        accesses_.push_back({first + offset, length, false, tensor});
+      }
+      if (access != Access::kRead) {
+        accesses_.push_back({first + offset, length, true, tensor});
+      }
     }
   }
   return at::from_blob(bytes > 0 ? host_alias(first) : nullptr, handle->sizes, handle->strides,
