@@ -38,7 +38,8 @@ def use_what_sampling_needs(runner: Any) -> None:
         max_pos=runner.max_model_len,
     )
     del logits, kept, drawn_from
-    # What the forward leaves is alive beside it. Two chunks: the logits of one live until those of the next are there.
+    # What the forward leaves is alive beside it. Two chunks: the logits of one live until those of
+    # the next are there.
     tokens = min(2 * CHUNK_SIZE, runner.max_num_tokens)
     forward = torch.empty(4, runner.max_num_tokens, hidden_size, dtype=runner.dtype, device=device)
     compute_prompt_logprobs_with_chunking(
