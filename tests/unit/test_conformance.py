@@ -68,7 +68,7 @@ def test_a_run_as_listed_has_no_problem() -> None:
         ({"test_a": "passed", "test_d": "passed"}, "test_d: passed, and not listed"),
         ({"test_a": "passed", "test_d": "passed"}, "test_c: listed, and no such test ran"),
         ({"test_a": "passed"}, "1 test cases, 2 listed"),
-        ({"": "failed"}, "the module: failed, and not listed"),
+        ({expectations.MODULE: "failed"}, "(the module): failed, and not listed"),
     ],
 )
 def test_a_run_that_differs_is_a_problem(seen: dict[str, str], problem: str) -> None:

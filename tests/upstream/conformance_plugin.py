@@ -60,8 +60,6 @@ class Recorder:
         """A module that could not be loaded, or that skipped itself, has no tests of its own."""
         if report.nodeid.endswith(".py") and not report.passed:
             self._write(test=_name(report.nodeid), outcome=report.outcome, text=_reason(report))
-        elif report.nodeid.endswith(".py"):
-            self._write(loaded=_name(report.nodeid))
 
     def pytest_runtest_logstart(self, nodeid: str) -> None:
         self._write(began=_name(nodeid))

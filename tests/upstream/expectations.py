@@ -13,7 +13,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 PASSED = "passed"
-TOO_LARGE = "too_large"  # the reason whose tests are not started
+MODULE = (
+    "(the module)"  # stands for the tests of a file that could not be loaded, or skipped itself
+)
 
 
 class ListError(ValueError):
@@ -42,14 +44,14 @@ class Entry:
 class File:
     """What is expected of one of core's files: entries, or a reason why none of it can run.
 
-    cases: tests, each set of parameters counted. too_large: functions whose entries say that they
-    cannot apply, and which are not even started, since they would take hours.
+    cases: tests, each set of parameters counted. not_started: functions whose reason is one for
+    which a run would tell nothing.
     """
 
     path: str
     entries: tuple[Entry, ...]
     cases: int
-    too_large: tuple[str, ...] = ()
+    not_started: tuple[str, ...] = ()
     reason: str | None = None
 
     def entry(self, test: str) -> Entry | None:
@@ -89,7 +91,11 @@ def load(path: Path) -> list[File]:
                 ),
             ),
             cases=table["cases"],
-            too_large=tuple(table.get("not_applicable", {}).get(TOO_LARGE, ())),
+            not_started=tuple(
+                pattern
+                for key in document["not_started"]
+                for pattern in table.get("not_applicable", {}).get(key, ())
+            ),
         )
         for name, table in document["run"].items()
     ]
@@ -105,23 +111,19 @@ def load(path: Path) -> list[File]:
 
 
 def compare(file: File, outcomes: Mapping[str, str]) -> Tally:
-    """outcomes: test (what follows `file.py::`) -> `passed`, `failed`, `skipped`, ...
-
-    A file that could not be loaded, or that skipped itself, has the one test `""`.
-    """
+    """outcomes: test (what follows `file.py::`) -> `passed`, `failed`, `skipped`, ..."""
     tally = Tally()
     used: set[Entry] = set()
     for test, outcome in outcomes.items():
-        entry = file.entry(test) if test else None
-        shown = test or "the module"
+        entry = file.entry(test)
         if entry is None:
-            tally.problems.append(f"{shown}: {outcome}, and not listed")
+            tally.problems.append(f"{test}: {outcome}, and not listed")
             continue
         used.add(entry)
         if entry.reason is None and outcome != PASSED:
-            tally.problems.append(f"{shown}: {outcome}, listed as passing")
+            tally.problems.append(f"{test}: {outcome}, listed as passing")
         elif entry.reason is not None and outcome == PASSED:
-            tally.problems.append(f"{shown}: passed, listed as not applicable")
+            tally.problems.append(f"{test}: passed, listed as not applicable")
         elif entry.reason is None:
             tally.passed += 1
         else:

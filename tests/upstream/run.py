@@ -67,11 +67,9 @@ def adapted(released: Path, names: Iterable[str]) -> Path:
     return copy
 
 
-def read_record(record: Path) -> tuple[dict[str, dict[str, str]], set[str], str | None]:
-    """Outcomes by file and test, the files that were loaded, and a test that began only."""
+def read_record(record: Path) -> tuple[dict[str, dict[str, str]], str | None]:
+    """Outcomes by file and test, and the test that began and did not end."""
     outcomes: dict[str, dict[str, str]] = {}
-    texts: dict[str, str] = {}
-    loaded: set[str] = set()
     running: str | None = None
     for line in record.read_text(encoding="utf-8").splitlines() if record.is_file() else ():
         entry = json.loads(line)
@@ -79,22 +77,20 @@ def read_record(record: Path) -> tuple[dict[str, dict[str, str]], set[str], str 
             running = entry["began"]
         elif "ended" in entry:
             running = None
-        elif "loaded" in entry:
-            loaded.add(entry["loaded"])
         else:
             name, _, test = entry["test"].partition("::")
+            test = test or expectations.MODULE
             tests = outcomes.setdefault(name, {})
             # A test that passed and whose teardown failed has failed.
             if tests.get(test, expectations.PASSED) == expectations.PASSED:
                 tests[test] = entry["outcome"]
-                texts[entry["test"]] = entry["text"]
-    return outcomes, loaded, running
+    return outcomes, running
 
 
 def run(copy: Path, names: list[str], skipped: list[str]) -> dict[str, dict[str, str]]:
     """Run the files in one process, and in a new one after a test that ended it.
 
-    skipped: `file.py::function` of what is too large to run.
+    skipped: `file.py::function` of what is not to be started.
     """
     record = BUILD / "record.jsonl"
     record.unlink(missing_ok=True)
@@ -124,14 +120,14 @@ def run(copy: Path, names: list[str], skipped: list[str]) -> dict[str, dict[str,
                 stderr=subprocess.STDOUT,
                 check=False,
             )
-        outcomes, _, running = read_record(record)
+        outcomes, running = read_record(record)
         if running is None:
             return outcomes
         with record.open("a", encoding="utf-8") as stream:
             stream.write(json.dumps({"test": running, "outcome": "ended the process", "text": ""}))
             stream.write("\n" + json.dumps({"ended": running}) + "\n")
-        outcomes, _, _ = read_record(record)
-        done = [f"{name}::{test}" for name, tests in outcomes.items() for test in tests if test]
+        outcomes, _ = read_record(record)
+        done = [f"{name}::{test}" for name, tests in outcomes.items() for test in tests]
 
 
 def propose(outcomes: dict[str, dict[str, str]]) -> str:
@@ -209,7 +205,7 @@ def main() -> int:
         console.print(f"error: {error}", markup=False, soft_wrap=True)
         return 2
     console.print(f"Running {len(names)} of core's test files; pytest's output: {BUILD}/pytest.log")
-    skipped = [f"{file.path}::{function}" for file in files for function in file.too_large]
+    skipped = [f"{file.path}::{function}" for file in files for function in file.not_started]
     outcomes = run(copy, names, skipped)
     if arguments.propose:
         (BUILD / "proposed.toml").write_text(propose(outcomes), encoding="utf-8")
