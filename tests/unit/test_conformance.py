@@ -3,11 +3,12 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
 
-from tests.upstream import adapt, expectations, fetch
+from tests.upstream import adapt, expectations, fetch, run
 from vllm_ascend_mrv2.compat import pins
 
 LIST = Path(__file__).parents[1] / "upstream" / "expected.toml"
@@ -81,3 +82,22 @@ def test_the_list_is_of_the_pinned_version_and_consistent() -> None:
         assert file.reason or file.entries, f"{file.path}: nothing is expected of it"
         patterns = [entry.pattern for entry in file.entries]
         assert len(patterns) == len(set(patterns)), f"{file.path}: a test is listed twice"
+
+
+def test_a_record_tells_outcomes_and_who_ended_the_process(tmp_path: Path) -> None:
+    record = tmp_path / "record.jsonl"
+    lines = [
+        {"began": "test_x.py::test_a"},
+        {"test": "test_x.py::test_a", "outcome": "passed", "text": ""},
+        {"test": "test_x.py::test_a", "outcome": "failed", "text": "in its teardown"},
+        {"ended": "test_x.py::test_a"},
+        {"test": "test_y.py", "outcome": "skipped", "text": ""},
+        {"began": "test_x.py::test_b"},
+    ]
+    record.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    outcomes, running = run.read_record(record)
+    assert outcomes == {
+        "test_x.py": {"test_a": "failed"},
+        "test_y.py": {expectations.MODULE: "skipped"},
+    }
+    assert running == "test_x.py::test_b"

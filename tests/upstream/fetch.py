@@ -7,6 +7,7 @@ holds; the archive's hash is pinned here. Only `make conformance` calls this.
 
 from __future__ import annotations
 
+import hashlib
 import os
 import shutil
 import subprocess
@@ -51,6 +52,11 @@ def _download(version: str, folder: Path) -> None:
         )
 
 
+def _sha256(path: Path) -> str:
+    with path.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()
+
+
 def core_tests(cache: Path) -> Path:
     """Core's source folder, holding PARTS as released. Fetched and unpacked where it is absent.
 
@@ -64,7 +70,8 @@ def core_tests(cache: Path) -> Path:
     if stamp.is_file() and stamp.read_text(encoding="utf-8") == SHA256[version]:
         return folder
     archive = cache / f"{name}.tar.gz"
-    if not archive.is_file():
+    if not archive.is_file() or _sha256(archive) != SHA256[version]:
+        archive.unlink(missing_ok=True)
         _download(version, cache)
     shutil.rmtree(folder, ignore_errors=True)
     with tarfile.open(archive) as bundle:

@@ -186,7 +186,7 @@ def main() -> int:
     parser.add_argument("files", nargs="*", help="only these (with --propose: any)")
     parser.add_argument("--propose", action="store_true")
     arguments = parser.parse_args()
-    console = Console()
+    console = Console(width=None if sys.stdout.isatty() else 120)
     try:
         released = fetch.core_tests(BUILD)
         listed = expectations.load(HERE / "expected.toml")
