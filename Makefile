@@ -26,13 +26,15 @@ CXX_FILES = $(shell find csrc -name '*.cpp' -o -name '*.h')
 export HF_HUB_OFFLINE := 1
 export VLLM_NO_USAGE_STATS := 1
 
-.PHONY: help setup serve test exactness hazards order lint format bench evidence contract clean distclean
+.PHONY: help setup serve test exactness conformance hazards order lint format bench evidence contract
+.PHONY: clean distclean
 .DEFAULT_GOAL := help
 
 help:
 	@echo 'make serve [MODEL=smollm2|tiny-qwen3|...|FOLDER] [PORT=8000] [HOST=127.0.0.1] [HBM=4GiB] [ARGS=...]'
 	@echo 'make test  [TESTS="tests/unit ..."] [JOBS=2] [ARGS=...]'
 	@echo 'make exactness              the long tests: every model, prompt and seed'
+	@echo 'make conformance [FILES="v1/worker/test_x.py ..."]  core'\''s own tests on this device'
 	@echo 'make hazards [SEEDS=100]    the order checker on published failures'
 	@echo 'make order [ORDER_SEEDS="1 2 3"]  engine tests under adversarial scheduling, also pinned'
 	@echo 'make bench [ARGS=...]      counters and times, into build/bench'
@@ -71,6 +73,13 @@ exactness:
 	@$(PYTHON) tools/bootstrap.py run $(TEST_MODELS)
 	@$(PYTEST) -m long $(OTHER_TESTS) $(ARGS)
 	@$(PYTEST_ENGINE) -m long $(ENGINE_TESTS) $(ARGS)
+
+# Core's own Model Runner V2 tests, against tests/upstream/expected.toml. Not under guard mode: it
+# is for our code, and makes these three times as slow.
+FILES ?=
+conformance:
+	@$(PYTHON) tools/bootstrap.py run
+	@OMP_NUM_THREADS=2 $(EMULATED) --no-guard -- python -m tests.upstream.run $(FILES) $(ARGS)
 
 # The order checker's proof: every published failure under many seeds, random programs against a
 # reference.

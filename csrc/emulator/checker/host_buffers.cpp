@@ -194,6 +194,7 @@ void copy_submitted(const OperationPtr& copy, const void* host, size_t bytes, bo
   if (!on() || !copy) return;
   uintptr_t begin = bits(host);
   std::lock_guard guard(lock());
+  keep_fault_handler();
   close_opened();
   flights().push_back({copy,
                        begin,

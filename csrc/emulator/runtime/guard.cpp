@@ -153,6 +153,13 @@ void on_fault(int signal, siginfo_t* info, void* context) {
       // Nothing to do about it: the process is dying.
     }
   }
+  // Whoever came after us may hand back to us what we hand on.
+  thread_local bool is_handed_on = false;
+  if (is_handed_on) {
+    std::signal(SIGSEGV, SIG_DFL);
+    return;
+  }
+  is_handed_on = true;
   if (previous_action.sa_flags & SA_SIGINFO) {
     previous_action.sa_sigaction(signal, info, context);
   } else {
@@ -166,6 +173,13 @@ void on_fault(int signal, siginfo_t* info, void* context) {
 void explain_guard_faults() {
   if (!config().guard && !check::on()) return;
   AddressSpace::instance();
+  keep_fault_handler();
+}
+
+void keep_fault_handler() {
+  struct sigaction now = {};
+  sigaction(SIGSEGV, nullptr, &now);
+  if ((now.sa_flags & SA_SIGINFO) && now.sa_sigaction == on_fault) return;
   struct sigaction action = {};
   action.sa_sigaction = on_fault;
   action.sa_flags = SA_SIGINFO | SA_ONSTACK;

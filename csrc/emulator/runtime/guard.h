@@ -88,4 +88,7 @@ class AddressSpace {
 // dies of SIGSEGV as it would anyway.
 void explain_guard_faults();
 
+// Takes the signal back from a library that has put its own handler in the place of ours.
+void keep_fault_handler();
+
 }  // namespace emu

@@ -89,6 +89,26 @@ def test_known_seed_states_give_the_same_tokens(
     assert torch.equal(short.cpu(), wanted)
 
 
+def test_pieces_give_the_same_tokens(check: KernelCheck, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A batch whose noise would not fit is sampled in pieces; a row never depends on another."""
+    rng = np.random.default_rng(7)
+    rows = 5
+    logits = logits_of(rng, rows, 1500)
+    arguments = check.place(
+        (
+            logits,
+            torch.from_numpy(rng.integers(-1, MAX_NUM_REQS, rows)),
+            temperatures_of(rng),
+            torch.from_numpy(rng.integers(0, 2**60, MAX_NUM_REQS)),
+            torch.from_numpy(rng.integers(0, 5000, rows)),
+        )
+    )
+    whole = gumbel.gumbel_sample(*arguments, True, False)
+    for limit in (1, 2 * 1500, 5 * 1500 - 1):
+        monkeypatch.setattr(gumbel, "_MAX_ELEMENTS", limit)
+        assert torch.equal(gumbel.gumbel_sample(*arguments, True, False), whole)
+
+
 def test_every_bit_of_the_stream(check: KernelCheck) -> None:
     assert gumbel.stream_is_exact(check.device)
 

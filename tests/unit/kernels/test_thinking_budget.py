@@ -24,6 +24,7 @@ markers = st.lists(st.integers(0, 2), min_size=1, max_size=3)
     end=markers,
     case=st.integers(0, 2**32 - 1),
     long=st.booleans(),
+    bound_by_prompt=st.booleans(),
 )
 def test_forced_tokens_and_memory(
     check: KernelCheck,
@@ -32,10 +33,12 @@ def test_forced_tokens_and_memory(
     end: list[int],
     case: int,
     long: bool,
+    bound_by_prompt: bool,
 ) -> None:
     """Sequences grow by a token a step; a small alphabet makes markers frequent.
 
     Long ones span several of core's blocks and hold few markers, so that a first scan stops early.
+    A sequence is as long as its step's bound says, or as what its request came with.
     """
     from vllm.v1.worker.gpu.sample.thinking_budget import ThinkingBudgetState
 
@@ -55,6 +58,7 @@ def test_forced_tokens_and_memory(
     marker_tensors = [torch.tensor(m, dtype=torch.int32) for m in (start, natural_end, end)]
     core_caches = [torch.full((ROWS,), value, dtype=torch.int32) for value in (-1, -1, 0)]
     table = SimpleNamespace
+    bound, too_small = total_len.numpy() + 4, np.ones(ROWS, np.int32)
     state = SimpleNamespace(
         enabled=True,
         use_thinking_budget=np.ones(ROWS, bool),
@@ -62,6 +66,7 @@ def test_forced_tokens_and_memory(
         req_states=table(
             all_token_ids=table(gpu=check.place(all_token_ids)),
             total_len=table(gpu=check.place(total_len.clone())),
+            prefill_len=table(np=bound if bound_by_prompt else too_small),
         ),
         reasoning_start_token_ids=check.place(marker_tensors[0]),
         natural_reasoning_end_token_ids=check.place(marker_tensors[1]),
@@ -74,7 +79,7 @@ def test_forced_tokens_and_memory(
     context = SimpleNamespace(
         idx_mapping_np=mapping.numpy(),
         idx_mapping=check.place(mapping),
-        seq_lens_upper_bound_np=total_len.numpy()[mapping.numpy()] + 4,
+        seq_lens_upper_bound_np=(too_small if bound_by_prompt else bound)[mapping.numpy()],
     )
     for _ in range(3):
         logits = torch.from_numpy(rng.standard_normal((len(mapping), VOCAB), dtype=np.float32))

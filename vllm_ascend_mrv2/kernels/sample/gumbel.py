@@ -31,6 +31,9 @@ _DRAFT_SALT = 1 << 30  # core's offset between a draft's noise and the target's
 _SERIES_BELOW = 0.25
 _ONE_MINUS_EPS = 5.960464477539063e-08  # 2**-24, core's floor under 1 - u
 _LARGEST_BELOW_ONE = 1.0 - 2.0**-53
+# Of [n, vocab_size] at once: 512 MiB for each float32 intermediate, of which there are a few. A
+# step of 880 rows and 152064 tokens still is one piece.
+_MAX_ELEMENTS = 1 << 27
 
 
 def _signed(word: int) -> int:
@@ -213,6 +216,34 @@ def gumbel_sample(
             "speculative decoding: the draft logits cache of gumbel_sample has no replacement on "
             "this device; start without --speculative-config."
         )
+    size = max(1, _MAX_ELEMENTS // logits.shape[1])
+    pieces = [
+        _gumbel_sample(
+            logits[begin : begin + size],
+            expanded_idx_mapping[begin : begin + size],
+            pos[begin : begin + size],
+            temperature,
+            seed,
+            apply_temperature,
+            is_drafting,
+            use_fp64,
+        )
+        for begin in range(0, max(1, logits.shape[0]), size)
+    ]
+    return pieces[0] if len(pieces) == 1 else torch.cat(pieces)
+
+
+def _gumbel_sample(
+    logits: torch.Tensor,
+    expanded_idx_mapping: torch.Tensor,
+    pos: torch.Tensor,
+    temperature: torch.Tensor,
+    seed: torch.Tensor,
+    apply_temperature: bool,
+    is_drafting: bool,
+    use_fp64: bool,
+) -> torch.Tensor:
+    """`gumbel_sample` of as many rows as memory allows."""
     rows = expanded_idx_mapping.clamp_min(0)
     temperatures = temperature.index_select(0, rows) * (expanded_idx_mapping >= 0)
     if apply_temperature:

@@ -36,7 +36,11 @@ def apply(state: Any, logits: torch.Tensor, context: Any) -> None:
         state.reasoning_start_token_ids,
         state.natural_reasoning_end_token_ids,
         state.reasoning_end_token_ids,
-        max_total_len=int(context.seq_lens_upper_bound_np.max()),
+        # A caller's bound may be that of the step's tokens; what a request came with is known.
+        max_total_len=max(
+            int(context.seq_lens_upper_bound_np.max()),
+            int(state.req_states.prefill_len.np[requests].max()),
+        ),
     )
 
 
