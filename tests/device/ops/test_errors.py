@@ -59,14 +59,27 @@ def test_bad_device_data_is_a_device_error_that_names_the_operator() -> None:
         "scatter([3, 5, 3])": "no slot occurs twice",
         "torch.ones(3).npu()[torch.tensor([5]).npu()]": "aclnnIndex",
     }
-    script = "\n".join(
-        f"print(2); {call}; torch.npu.synchronize(); print('survived')" for call in ["{}"]
-    )
-    for call, message in cases.items():
-        result = run(script.format(call))
-        assert result.returncode != 0, call
-        assert "survived" not in result.stdout, call
-        assert message in result.stderr, (call, result.stderr[-2000:])
+    script = f"""
+import ctypes
+acl = ctypes.CDLL("libascendcl.so")
+for call in {list(cases)!r}:
+    print("case", call, flush=True)
+    try:
+        exec(call)
+        torch.npu.synchronize()
+        print("survived")
+    except RuntimeError as error:
+        print(error)
+    acl.aclrtResetDevice(0)
+    torch.npu.set_device(0)
+"""
+    result = run(script)
+    assert result.returncode == 0, result.stderr[-2000:]
+    shown = result.stdout.split("case ")[1:]
+    assert len(shown) == len(cases), result.stdout
+    for text, (call, message) in zip(shown, cases.items(), strict=True):
+        assert "survived" not in text, call
+        assert message in text, (call, text)
 
 
 def test_entries_beyond_a_sequence_are_not_read() -> None:
