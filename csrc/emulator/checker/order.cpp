@@ -98,7 +98,6 @@ void check_access(const OperationPtr& operation, const ByteRange& range, Epoch e
   state().memory.touch(
       begin, begin + range.bytes, access, clock,
       [&](const Access& earlier, uintptr_t from, uintptr_t to) {
-        if (!earlier.operation) return;
         // Which ran first is chance; which was asked for first is what the program says.
         Side first{earlier.operation, access_name(earlier.is_write), earlier.replay};
         Side second{operation, access_name(range.is_write), replay};
@@ -122,6 +121,15 @@ void report_all(const std::vector<Finding>& findings) {
 void host_comes_after(const Clock& clock) {
   clock_of(kHost).join(clock);
   host_knows_more();
+}
+
+void host_joins_agent(Agent agent) {
+  if (!on()) return;
+  {
+    std::lock_guard guard(lock());
+    host_comes_after(clock_of(agent));
+  }
+  report_pending();
 }
 
 std::shared_ptr<Operation> make_operation(const char* name, TaskKind kind, int device,
@@ -243,7 +251,6 @@ Running::Running(const Task& task, const void* group) : outer_(worker.running) {
       state().groups.touch(
           bits(group), bits(group) + 1, access, clock,
           [&](const Access& earlier, uintptr_t, uintptr_t) {
-            if (!earlier.operation) return;
             findings.push_back(
                 {Kind::kUnorderedUpdate,
                  "a replay runs a task whose update is not ordered before it",
@@ -298,22 +305,10 @@ Blocked::~Blocked() {
 }
 
 void host_joins(const StreamAgent& stream) {
-  if (!on() || stream.agent() == kHost) return;
-  {
-    std::lock_guard guard(lock());
-    host_comes_after(clock_of(stream.agent()));
-  }
-  report_pending();
+  if (stream.agent() != kHost) host_joins_agent(stream.agent());
 }
 
-void host_code_begins() {
-  if (!on()) return;
-  {
-    std::lock_guard guard(lock());
-    host_comes_after(clock_of(worker.agent));
-  }
-  report_pending();
-}
+void host_code_begins() { host_joins_agent(worker.agent); }
 
 void host_code_ends() {
   if (!on()) return;
@@ -343,7 +338,6 @@ void group_updated(const void* group) {
     state().groups.touch(
         bits(group), bits(group) + 1, access, clock,
         [&](const Access& earlier, uintptr_t, uintptr_t) {
-          if (!earlier.operation) return;
           findings.push_back(
               {Kind::kUnorderedUpdate,
                "a task of a graph is updated, and nothing says that the replay "
@@ -439,7 +433,6 @@ void device_memory_freed(const char* api, const void* address, size_t bytes) {
     state().memory.for_each_uncovered(
         bits(address), bits(address) + bytes, clock_of(kHost),
         [&](const Access& earlier, uintptr_t from, uintptr_t to) {
-          if (!earlier.operation) return;
           if (!free) free = host_operation(api, address, bytes, stack);
           findings.push_back({Kind::kFreedInUse,
                               "device memory is freed, and nothing says that an operation on it "

@@ -15,8 +15,8 @@ namespace emu::check {
 
 struct Access {
   Epoch epoch;
-  OperationPtr operation;
-  uint64_t replay = 0;  // of its graph, where it was part of one
+  OperationPtr operation;  // null where nobody did: such an epoch every clock covers
+  uint64_t replay = 0;     // of its graph, where it was part of one
   bool is_write = false;
 };
 
