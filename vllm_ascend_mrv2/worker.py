@@ -6,7 +6,6 @@ Device bring-up only; what happens in a step belongs to runner/.
 
 from __future__ import annotations
 
-import gc
 from contextlib import AbstractContextManager, nullcontext
 
 import torch
@@ -19,6 +18,7 @@ from vllm.v1.worker.utils import request_memory
 from vllm.v1.worker.worker_base import CompilationTimes
 
 from vllm_ascend_mrv2.compat import kernel_warmup
+from vllm_ascend_mrv2.runner.garbage import freeze_what_is_loaded
 from vllm_ascend_mrv2.runner.model_runner import AscendModelRunner, forget_runner
 
 # Of the peak of a step, what is kept free beside it: free memory is in pieces, and no step's are
@@ -54,7 +54,7 @@ class NPUWorker(Worker):
         # What an earlier engine of this process still holds must not come back while the memory
         # of this one is measured.
         forget_runner()
-        gc.collect()
+        freeze_what_is_loaded()
         torch.npu.empty_cache()
         external_weights_bytes = get_model_loader(self.load_config).get_external_weight_memory(
             self.vllm_config

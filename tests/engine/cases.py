@@ -16,6 +16,7 @@ from tests.engine.server import ServerSpec
 
 CHUNK_TOKENS = 160  # below most prompts, and no multiple of the block size
 MAX_MODEL_LEN = 704
+SHUTDOWN_TIMEOUT_S = 15  # for requests that are running when the server is told to stop
 
 
 @dataclass(frozen=True)
@@ -43,6 +44,7 @@ class Case:
                 *("--max-num-batched-tokens", str(CHUNK_TOKENS)),
                 *("--enable-chunked-prefill", "--enable-prefix-caching"),
                 *("--gpu-memory-utilization", "0.3"),
+                *("--shutdown-timeout", str(SHUTDOWN_TIMEOUT_S)),
                 *room,
             ),
         )

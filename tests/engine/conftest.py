@@ -7,6 +7,7 @@ A server takes about 15 s to start and 2 GB: tests that want the same one stand 
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -35,6 +36,16 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for index, item in enumerate(items):
         first.setdefault(place(item), index)
     items.sort(key=lambda item: first[place(item)])
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_pinned() -> Iterator[None]:
+    """An engine in this process has pinned no host memory, unless the debug switch told it to."""
+    yield
+    from tests.helpers.emulated import acl
+
+    if os.environ.get("VLLM_ASCEND_MRV2_PIN_MEMORY", "0") == "0":
+        assert acl().emu_pinned_allocations() == 0, "host memory was pinned"
 
 
 @pytest.fixture(scope="session")

@@ -15,7 +15,7 @@ from tests.engine.cases import MAX_MODEL_LEN, Case
 from tests.engine.conftest import ServerPool
 from tests.engine.server import MODEL_NAME, Server
 
-CASE = Case("qwen3")
+CASE = Case("qwen3", is_tight=True)
 pytestmark = CASE.group
 
 

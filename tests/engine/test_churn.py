@@ -119,7 +119,7 @@ class Driver:
     [
         ("auto", True, 2000),
         pytest.param("auto", False, 2000, marks=pytest.mark.long),
-        ("device", True, 500),
+        ("device", True, 400),
     ],
 )
 def test_device_and_host_lengths_agree_at_every_step(

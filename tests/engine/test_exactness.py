@@ -29,13 +29,8 @@ def _param(case: Case, *more: pytest.MarkDecorator) -> object:
     return pytest.param(case, id=str(case), marks=[case.group, *more])
 
 
-def _family_param(case: Case) -> object:
-    """A server is a start: the short form has one family in one dtype, the long one all."""
-    in_short_form = case == Case("qwen3")
-    return _param(case) if in_short_form else _param(case, pytest.mark.long)
-
-
 def _tight_param(case: Case) -> object:
+    """A server is a start: the short form has one family in one dtype, the long one all."""
     in_short_form = case == Case("qwen3", is_tight=True)
     return _param(case) if in_short_form else _param(case, pytest.mark.long)
 
@@ -70,7 +65,7 @@ def check(server: Server, case: Case, checkpoint: Path, asked: Sequence[Sequence
     )
 
 
-@pytest.mark.parametrize("case", [_family_param(case) for case in TINY])
+@pytest.mark.parametrize("case", [_param(case, pytest.mark.long) for case in TINY])
 def test_tokens_are_the_references(
     case: Case, servers: ServerPool, checkpoint_of: Callable[[Case], Path]
 ) -> None:
@@ -86,7 +81,9 @@ def test_tokens_are_the_references(
     assert server.metric("vllm:num_preemptions_total") == 0
 
 
-@pytest.mark.parametrize("case", [_family_param(case) for case in TINY if case.dtype == "float32"])
+@pytest.mark.parametrize(
+    "case", [_param(case, pytest.mark.long) for case in TINY if case.dtype == "float32"]
+)
 def test_shared_prefixes_are_taken_from_the_cache(
     case: Case, servers: ServerPool, checkpoint_of: Callable[[Case], Path]
 ) -> None:

@@ -14,7 +14,7 @@ import pytest
 from tests.engine.server import MODEL_NAME, Server, ServerSpec
 
 HBM_BYTES = 4 << 30
-pytestmark = [pytest.mark.timeout(400), pytest.mark.xdist_group("memory")]
+pytestmark = [pytest.mark.long, pytest.mark.xdist_group("memory")]  # captures every size
 
 
 def test_a_server_with_default_arguments_survives_its_largest_requests(

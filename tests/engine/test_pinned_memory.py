@@ -16,7 +16,8 @@ from tests.engine.checkpoints import REPOSITORY
 from tests.engine.server import environment
 
 
-@pytest.mark.parametrize("task_queue", [pytest.param("0", marks=pytest.mark.long), "1"])
+@pytest.mark.long  # conftest.py asks the same of each engine in this process
+@pytest.mark.parametrize("task_queue", ["0", "1"])
 def test_serving_allocates_no_pinned_memory(
     task_queue: str, tiny: Callable[[str, str], Path], tmp_path: Path
 ) -> None:

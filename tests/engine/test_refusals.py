@@ -194,6 +194,7 @@ def test_copying_inputs_late_is_refused_with_graphs_and_async_scheduling(
         engine_config("--model", str(model), *arguments)
 
 
+@pytest.mark.long  # the same is asked above, without a process
 @pytest.mark.parametrize(
     ("extra", "named", "why"),
     [

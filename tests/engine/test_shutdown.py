@@ -20,9 +20,11 @@ import httpx
 import pytest
 
 from tests.engine.cases import Case
+from tests.engine.conftest import ServerPool
 from tests.engine.server import MODEL_NAME, STOP_TIMEOUT_S, Server
 
-CASE = Case("llama")
+CASE = Case("qwen3", is_tight=True)
+pytestmark = CASE.group
 NEW_TOKENS = 200
 
 
@@ -58,21 +60,24 @@ class Client:
         self._socket.shutdown(socket.SHUT_RDWR)
 
 
-@pytest.mark.parametrize(
-    ("how", "shutdown_timeout_s"),
-    [(signal.SIGTERM, 15), pytest.param(signal.SIGINT, 0, marks=pytest.mark.long)],
-    ids=["SIGTERM-drains", "SIGINT-aborts"],
-)
-def test_a_signal_ends_a_busy_server_and_leaves_nothing(
-    how: signal.Signals,
-    shutdown_timeout_s: int,
-    checkpoint_of: Callable[[Case], Path],
-    tmp_path: Path,
+def test_sigterm_drains_a_busy_server_and_leaves_nothing(
+    servers: ServerPool, checkpoint_of: Callable[[Case], Path]
+) -> None:
+    """The last of this server's tests: it ends it."""
+    check_end(servers.get(CASE.spec(checkpoint_of(CASE))), signal.SIGTERM, drains=True)
+
+
+@pytest.mark.long
+def test_sigint_aborts_a_busy_server_and_leaves_nothing(
+    servers: ServerPool, checkpoint_of: Callable[[Case], Path]
 ) -> None:
     spec = CASE.spec(checkpoint_of(CASE))
-    more = ("--shutdown-timeout", str(shutdown_timeout_s))
-    server = Server(replace(spec, arguments=(*spec.arguments, *more)), tmp_path / "server.log")
-    server.start()
+    at_once = replace(spec, arguments=(*spec.arguments, "--shutdown-timeout", "0"))
+    check_end(servers.get(at_once), signal.SIGINT, drains=False)
+
+
+def check_end(server: Server, how: signal.Signals, *, drains: bool) -> None:
+    """Signal `server` while it answers a request, and look at what is left of it."""
     try:
         assert server.process is not None
         assert len(server.processes()) >= 2, "an engine process was expected beside the server"
@@ -83,10 +88,10 @@ def test_a_signal_ends_a_busy_server_and_leaves_nothing(
             assert client.begun.wait(60), server.log_tail()
             begin = time.monotonic()
             server.process.send_signal(how)
-            if shutdown_timeout_s == 0:
+            if not drains:
                 client.leave()
             server.process.wait(STOP_TIMEOUT_S)
-            assert answered.result() == (shutdown_timeout_s > 0)
+            assert answered.result() == drains
         left = server.processes()
         while left and time.monotonic() - begin < STOP_TIMEOUT_S:
             time.sleep(0.1)

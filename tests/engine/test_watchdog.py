@@ -6,6 +6,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
+
 from tests.helpers.emulated import passes
 
 WITHHELD = """
@@ -28,6 +30,8 @@ print("ended")
 """
 
 
+# A start; the watchdog itself is in tests/device/runner.
+@pytest.mark.long
 def test_a_replay_without_its_updates_ends_the_engine(tiny: Callable[[str, str], Path]) -> None:
     out = passes(
         WITHHELD.format(model=str(tiny("qwen3", "float32"))),

@@ -19,6 +19,8 @@ from typing import Any
 
 import torch
 
+from tests.helpers.fork_server import ForkServer
+
 WAIT_GEQ = 0  # ACL_STREAM_WAIT_VALUE_GEQ
 H2D = 1  # ACL_MEMCPY_HOST_TO_DEVICE
 D2H = 2  # ACL_MEMCPY_DEVICE_TO_HOST
@@ -136,13 +138,18 @@ acl.aclGetRecentErrMsg.restype = ctypes.c_char_p
 """
 
 
+_FORK_SERVER = ForkServer()
+
+
 def run_script(
     script: str, timeout_s: float = 120, **environment: str | None
 ) -> subprocess.CompletedProcess[str]:
     """Run a Python script in a process of its own, for what breaks a device or a process.
 
     `environment` is added to this process's; None removes a variable. Lines that all tests of a
-    kind begin with (`BARE`) may precede an indented script.
+    kind begin with may precede an indented script. It runs in a fork of an interpreter that has
+    imported torch, or in a new one: `BARE` scripts, and where it sets what the emulator reads when
+    it is loaded.
     """
     env = dict(os.environ)
     for name, value in environment.items():
@@ -151,9 +158,14 @@ def run_script(
         else:
             env[name] = value
     prefix = BARE if script.startswith(BARE) else ""
-    body = textwrap.dedent(script.removeprefix(BARE))
+    body = prefix + textwrap.dedent(script.removeprefix(BARE))
+    read_at_load = any(
+        env.get(name) != os.environ.get(name) for name in environment if name.startswith("ASCEND_")
+    )
+    if not prefix and not read_at_load:
+        return _FORK_SERVER.run(body, env, timeout_s)
     return subprocess.run(
-        [sys.executable, "-c", prefix + body],
+        [sys.executable, "-c", body],
         env=env,
         capture_output=True,
         text=True,

@@ -7,6 +7,7 @@ module; a model's or a feature's particulars may not be added.
 
 from __future__ import annotations
 
+import gc
 from typing import Any
 
 import numpy as np
@@ -42,6 +43,7 @@ from vllm_ascend_mrv2.graph.step_graphs import (
 from vllm_ascend_mrv2.graph.watchdog import Watchdog, read_limit_s
 from vllm_ascend_mrv2.kernels import upload
 from vllm_ascend_mrv2.runner import output as results
+from vllm_ascend_mrv2.runner.garbage import no_collection
 from vllm_ascend_mrv2.runner.input_copy import InputCopyPolicy, input_copy_of
 from vllm_ascend_mrv2.runner.memory import use_what_sampling_needs
 from vllm_ascend_mrv2.runner.output import AscendStepOutput
@@ -149,7 +151,9 @@ class AscendModelRunner(GPUModelRunner):
         sizes = self.cudagraph_manager.captured_token_counts()
         if sizes and not profile_only:
             self.step_graphs = StepGraphs(self, self.replay_protocol)
-            self.step_graphs.capture_all(sizes, self.cudagraph_manager.pool)
+            with no_collection():
+                self.step_graphs.capture_all(sizes, self.cudagraph_manager.pool)
+        gc.freeze()  # core's capture has collected, and unfrozen, everything
         return size_bytes
 
     def shutdown(self) -> None:

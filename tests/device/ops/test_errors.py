@@ -6,13 +6,13 @@ device in error for good, so they run in processes of their own.
 from __future__ import annotations
 
 import ctypes
-import os
 import subprocess
-import sys
 import textwrap
 
 import pytest
 import torch
+
+from tests.helpers.emulated import run_script
 
 PREAMBLE = """
 import torch, torch_npu
@@ -33,14 +33,7 @@ def scatter(slots):
 
 
 def run(body: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-c", PREAMBLE + textwrap.dedent(body)],
-        env=os.environ | environment,
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
+    return run_script(PREAMBLE + textwrap.dedent(body), **environment)
 
 
 def test_a_missing_operator_is_named_at_the_call() -> None:
