@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <stdexcept>
 #include <string>
 #include <vector>
 
@@ -49,8 +50,18 @@ namespace check {
 struct Operation;
 }
 
+// Thrown by a body to fail its device with another code than 507015.
+class EMU_EXPORT DeviceError : public std::runtime_error {
+ public:
+  DeviceError(aclError code, const std::string& why) : std::runtime_error(why), code_(code) {}
+  aclError code() const { return code_; }
+
+ private:
+  aclError code_;
+};
+
 // One unit of work on a stream. `name` must have static lifetime. A body that throws
-// std::exception puts the stream into the device error 507015 with that text.
+// std::exception puts the device into the error 507015 with that text.
 struct Task {
   const char* name;
   TaskKind kind;
@@ -81,9 +92,15 @@ EMU_EXPORT void poison(const std::string& why);
 // application holds is PROT_NONE; in any other case, and for host memory, it is `address` itself.
 EMU_EXPORT void* host_alias(const void* address);
 
-// On a stream's worker: true once the stream is being torn down. A body that waits for something
-// else than computation (a peer, a host thread) polls this and returns when it becomes true.
-EMU_EXPORT bool task_interrupted();
+// On a stream's worker: throws if the task must give up, since its stream is being torn down or its
+// device has failed. A body that waits for something else than computation (a peer, a host thread)
+// calls this at least every kInterruptPollMs, and lets what it throws pass.
+EMU_EXPORT void check_interrupted();
+inline constexpr int kInterruptPollMs = 10;
+
+// Calls `listener` with the device and the reason whenever a device fails, on the thread that it
+// fails on, which may hold locks of the runtime: no call of the runtime is allowed in there.
+EMU_EXPORT void on_device_failure(std::function<void(int device, const std::string& why)> listener);
 
 // The order checker is on.
 EMU_EXPORT bool is_checking();

@@ -28,6 +28,22 @@ std::vector<std::unique_ptr<Device>>& devices() {
   return *instance;
 }
 
+struct FailureListeners {
+  std::mutex mutex;
+  std::vector<std::function<void(int, const std::string&)>> all;
+};
+
+FailureListeners& failure_listeners() {
+  static auto* instance = new FailureListeners;
+  return *instance;
+}
+
+void tell_listeners(int device, const std::string& why) {
+  FailureListeners& listeners = failure_listeners();
+  std::lock_guard lock(listeners.mutex);
+  for (const auto& listener : listeners.all) listener(device, why);
+}
+
 struct Context {
   Device* device;
 };
@@ -62,17 +78,21 @@ bool Device::take_memory(size_t bytes) {
   return true;
 }
 
-void Device::set_failed(const std::string& message) {
-  std::lock_guard lock(mutex_);
-  if (failed_) return;
-  std::fprintf(stderr, "[ascend-emulator] device %d failed: %s\n", index_, message.c_str());
-  failure_ = message;
+void Device::set_failed(const std::string& message, aclError code) {
+  {
+    std::lock_guard lock(mutex_);
+    if (!failure_.empty()) return;
+    std::fprintf(stderr, "[ascend-emulator] device %d failed: %s\n", index_, message.c_str());
+    failure_ = message;
+    failure_code_ = code;
+  }
+  tell_listeners(index_, message);  // before tasks give up because of it
   failed_.store(true, std::memory_order_release);
 }
 
 aclError Device::report_failure(const char* api) const {
   std::lock_guard lock(mutex_);
-  return fail(ACL_ERROR_RT_AICORE_EXCEPTION,
+  return fail(failure_code_,
               std::string(api) + ": device " + std::to_string(index_) + " failed: " + failure_);
 }
 
@@ -157,6 +177,12 @@ Device* current_device(const char* api) {
 }
 
 void adopt_device(Device* device) { thread_device = device; }
+
+void on_device_failure(std::function<void(int device, const std::string& why)> listener) {
+  FailureListeners& listeners = failure_listeners();
+  std::lock_guard lock(listeners.mutex);
+  listeners.all.push_back(std::move(listener));
+}
 
 }  // namespace emu
 

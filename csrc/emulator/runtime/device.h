@@ -33,9 +33,9 @@ class Device {
 
   // The first failure sticks until the device is reset, as on hardware after an AI Core
   // exception: every later submit and synchronisation reports it.
-  void set_failed(const std::string& message);
+  void set_failed(const std::string& message, aclError code = ACL_ERROR_RT_AICORE_EXCEPTION);
   bool failed() const { return failed_.load(std::memory_order_acquire); }
-  // Sets the calling thread's message and returns 507015.
+  // Sets the calling thread's message and returns the failure's code.
   aclError report_failure(const char* api) const;
   void clear_failure();
 
@@ -56,6 +56,7 @@ class Device {
   std::atomic<bool> failed_{false};
   mutable std::mutex mutex_;
   std::string failure_;
+  aclError failure_code_ = ACL_SUCCESS;
   std::vector<std::shared_ptr<Stream>> streams_;
   std::shared_ptr<Stream> default_stream_;
   uint64_t stream_ordinal_ = 0;

@@ -90,9 +90,10 @@ void execute(Device& device, const Task& task, bool is_captured, const void* gro
   if (!task.body) return;
   if (device.failed() && task.kind != TaskKind::kEventRecord) return;
   TraceTask trace(device.index(), worker_stream_id(), task);
-  auto fail = [&](const char* why) {
-    device.set_failed(std::string(task.name) + " on stream " + std::to_string(worker_stream_id()) +
-                      ": " + why);
+  auto fail = [&](const char* why, aclError code = ACL_ERROR_RT_AICORE_EXCEPTION) {
+    device.set_failed(
+        std::string(task.name) + " on stream " + std::to_string(worker_stream_id()) + ": " + why,
+        code);
   };
   try {
     delay(task);
@@ -103,6 +104,8 @@ void execute(Device& device, const Task& task, bool is_captured, const void* gro
     task.body();
   } catch (const TaskInterrupted&) {
     throw;
+  } catch (const DeviceError& error) {
+    fail(error.what(), error.code());
   } catch (const std::exception& error) {
     fail(error.what());
   } catch (...) {

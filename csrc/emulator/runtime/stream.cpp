@@ -209,8 +209,6 @@ void check_interrupted() {
 
 int32_t worker_stream_id() { return worker_stream ? worker_stream->id() : -1; }
 
-bool task_interrupted() { return worker_stream ? worker_stream->interrupted() : exiting(); }
-
 std::shared_ptr<Stream> find_stream(aclrtStream handle, const char* api) {
   if (!handle) {
     Device* device = current_device(api);

@@ -101,11 +101,6 @@ class Stream {
   std::thread worker_;  // last: it starts when everything else is there
 };
 
-// On a worker: throws TaskInterrupted if the task must give up. Bodies that wait call this at
-// least every kInterruptPollMs.
-void check_interrupted();
-inline constexpr int kInterruptPollMs = 10;
-
 // On a worker: the id of its stream; -1 elsewhere.
 int32_t worker_stream_id();
 

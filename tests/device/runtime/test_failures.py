@@ -8,7 +8,7 @@ import ctypes
 import pytest
 import torch
 
-from tests.helpers.emulated import BARE, acl, passes, recent_error, run_script
+from tests.helpers.emulated import acl, passes, recent_error, run_script
 
 
 @pytest.mark.parametrize("queue", ["0", "1"])
@@ -124,18 +124,3 @@ def test_collectives_of_a_world_of_one_copy() -> None:
         dist.destroy_process_group()
         """
     )
-
-
-def test_a_larger_world_is_refused() -> None:
-    output = passes(
-        BARE
-        + """
-        assert acl.aclrtSetDevice(0) == 0
-        hccl = ctypes.CDLL("libhccl.so")
-        root, comm = ctypes.create_string_buffer(4108), ctypes.c_void_p()
-        assert hccl.HcclGetRootInfo(root) == 0
-        assert hccl.HcclCommInitRootInfo(2, root, 0, ctypes.byref(comm)) == 5
-        print(acl.aclGetRecentErrMsg().decode())
-        """
-    )
-    assert "a communicator of 2 ranks was asked for" in output
