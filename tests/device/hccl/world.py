@@ -8,6 +8,7 @@ and returns what each returned. No test here.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import queue
 import tempfile
@@ -156,10 +157,8 @@ class World:
         trace: TracebackType | None,
     ) -> None:
         for connection in self._connections:
-            try:
+            with contextlib.suppress(OSError):  # it ended before
                 connection.send(None)
-            except OSError:
-                pass  # it ended before
         for process in self.processes:
             process.join(20)
             process.kill()
