@@ -27,7 +27,7 @@ VENV = ROOT / ".venv"
 PYTHON = VENV / "bin" / "python"
 CLI = VENV / "bin" / "vllm-ascend-mrv2"
 MODELS = ROOT / "build" / "models"
-TINY_FAMILIES = ("qwen3", "qwen2", "llama")
+TINY_FAMILIES = ("qwen3", "qwen2", "llama", "qwen3_moe")
 # .venv alone is 3 GB when complete (du -sh .venv); pip's temporary files come on top.
 NEEDED_BYTES = 6 << 30
 

@@ -91,7 +91,6 @@ def _encoder(config: Any) -> str | None:
 
 def _architecture(config: Any) -> str | None:
     for attribute, what in (
-        ("is_moe", "a mixture-of-experts model"),
         ("use_mla", "a model with latent attention (MLA)"),
         ("is_hybrid", "a hybrid (attention and state-space) model"),
         ("is_attention_free", "an attention-free model"),
@@ -211,10 +210,10 @@ REFUSALS: tuple[Refusal, ...] = (
         "serve a decoder-only text model",
     ),
     Refusal(
-        "MoE, MLA, hybrid, attention-free and diffusion models",
+        "MLA, hybrid, attention-free and diffusion models",
         _architecture,
         "its kernels are not replaced yet",
-        "serve a dense decoder-only model",
+        "serve a decoder-only model with ordinary attention",
     ),
     Refusal(
         "models that core runs through transformers",

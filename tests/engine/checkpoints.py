@@ -14,7 +14,7 @@ from vllm_ascend_mrv2.cli.models import tiny
 
 REPOSITORY = Path(__file__).parents[2]
 BUILD = REPOSITORY / "build"
-FAMILIES = ("qwen2", "qwen3", "llama")
+FAMILIES = ("qwen2", "qwen3", "llama", "qwen3_moe")
 
 
 def tiny_checkpoint(folder: Path, family: str, dtype: str) -> Path:

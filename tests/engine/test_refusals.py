@@ -39,13 +39,16 @@ class Ask:
     refused_by_core: bool = False
 
 
-MOE = {
-    "architectures": ["Qwen3MoeForCausalLM"],
-    "model_type": "qwen3_moe",
-    "num_experts": 4,
-    "num_experts_per_tok": 2,
-    "moe_intermediate_size": 64,
-    "decoder_sparse_step": 1,
+DEEPSEEK = {
+    "architectures": ["DeepseekV2ForCausalLM"],
+    "model_type": "deepseek_v2",
+    "kv_lora_rank": 64,
+    "q_lora_rank": None,
+    "qk_nope_head_dim": 32,
+    "qk_rope_head_dim": 32,
+    "v_head_dim": 64,
+    "n_routed_experts": 4,
+    "first_k_dense_replace": 0,
 }
 WHISPER = {"architectures": ["WhisperForConditionalGeneration"], "model_type": "whisper"}
 CONNECTOR = {"kv_connector": "ExampleConnector", "kv_role": "kv_both"}
@@ -85,9 +88,9 @@ ASKS = (
     Ask("pooling models", "pooling", ("--runner", "pooling")),
     Ask("encoder and multimodal models", "encoder", config=WHISPER),
     Ask(
-        "MoE, MLA, hybrid, attention-free and diffusion models",
-        "mixture-of-experts",
-        config=MOE,
+        "MLA, hybrid, attention-free and diffusion models",
+        "latent attention",
+        config=DEEPSEEK,
     ),
     Ask(
         "models that core runs through transformers",

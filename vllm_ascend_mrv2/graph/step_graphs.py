@@ -102,6 +102,7 @@ class StepGraphs:
         """All captured steps."""
         return [graph.captured for graph in self._graphs.values()]
 
+    @torch.inference_mode()
     def capture_all(self, sizes: list[int], pool: Any) -> None:
         """Capture each size for both ways of sampling, the largest first."""
         device = self.runner.device

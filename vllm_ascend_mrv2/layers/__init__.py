@@ -16,9 +16,10 @@ def register() -> None:
     global _registered
     if _registered:
         return
-    from vllm_ascend_mrv2.layers import activation, layernorm, rotary_embedding
+    from vllm_ascend_mrv2.layers import activation, fused_moe, layernorm, rotary_embedding
 
     layernorm.register()
     activation.register()
     rotary_embedding.register()
+    fused_moe.register()
     _registered = True

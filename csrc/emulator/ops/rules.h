@@ -4,7 +4,9 @@
 //
 // Sources: [v2] op-plugin docs, torch_npu-npu_fused_infer_attention_score_v2; [kv] op-plugin docs,
 // torch_npu-npu_scatter_pa_kv_cache; [kv-kernel] the scatter_pa_kv_cache kernels of CANN's
-// ops-transformer; [design] the project's design page on the emulated device.
+// ops-transformer; [design] the project's design page on the emulated device; [gate], [route],
+// [group], [sum] torch_npu's documentation of npu_moe_gating_top_k_softmax,
+// npu_moe_init_routing_v2, npu_grouped_matmul and npu_moe_token_unpermute.
 //
 // Known and not enforced, on purpose: float32 query, key and value are accepted (the hardware takes
 // float16 and bfloat16), since float32 is what makes token-exact tests possible; head sizes other
@@ -88,6 +90,33 @@ inline constexpr Rule kSlotRange{
     "a slot is below blocks * block_size (a negative one is skipped by the kernel)",
     "kv, kv-kernel"};
 inline constexpr Rule kSlotUnique{"no slot occurs twice", "kv"};
+
+inline constexpr Rule kGatingShape{
+    "x is 2D or 3D, finished has its shape without the last dimension, and the outputs have k "
+    "there",
+    "gate"};
+inline constexpr Rule kGatingTopK{"k is above 0 and at most the number of experts and 1024",
+                                  "gate"};
+inline constexpr Rule kRoutingMode{"drop_pad_mode is 0, and row_idx_type 0 or 1", "route"};
+inline constexpr Rule kRoutingShapes{
+    "x is [rows, H], expert_idx [rows, K], expanded_x [rows * K, H], expanded_row_idx [rows * K], "
+    "and there is a count for each expert of active_expert_range",
+    "route"};
+inline constexpr Rule kExpertRange{
+    "an expert is below expert_num (at most 10240), and so is active_expert_range, [first, end)",
+    "route"};
+inline constexpr Rule kGroupedShapes{"x is [M, K], weight [groups, K, N] and y [M, N]", "group"};
+inline constexpr Rule kGroupedInner{"the last dimension of each factor is below 65536", "group"};
+inline constexpr Rule kGroupList{
+    "group_list has one value for each group, cumulative (type 0) or counts of at least two groups "
+    "(type 1), none negative, and not more rows in all than x has",
+    "group"};
+inline constexpr Rule kUnpermuteShapes{
+    "permuted_tokens is [rows, H], sorted_indices [tokens * K], probs [tokens, K] and the output "
+    "[tokens, H]",
+    "sum"};
+inline constexpr Rule kUnpermuteRange{"an entry of sorted_indices is a row of permuted_tokens",
+                                      "sum"};
 }  // namespace rule
 
 template <class... Parts>

@@ -181,3 +181,97 @@ def test_rotary_decision() -> None:
     assert "multiple of 32" in decide(16, 64, torch.bfloat16).reason
     assert "float64" in decide(64, 64, torch.float64).reason
     assert "exceeds" in decide(128, 64, torch.float32).reason
+
+
+def experts_layer(dtype: torch.dtype, **changes: Any) -> Any:
+    """Core's method for a layer of 6 experts, 2 of them for a token, as a model makes it."""
+    from vllm.model_executor.layers.fused_moe.activation import MoEActivation
+    from vllm.model_executor.layers.fused_moe.config import (
+        FusedMoEConfig,
+        FusedMoEParallelConfig,
+        RoutingMethodType,
+    )
+    from vllm.model_executor.layers.fused_moe.unquantized_fused_moe_method import (
+        UnquantizedFusedMoEMethod,
+    )
+
+    arguments = {
+        "num_experts": 6,
+        "experts_per_token": 2,
+        "hidden_dim": 32,
+        "intermediate_size": 16,
+        "num_local_experts": 6,
+        "num_logical_experts": 6,
+        "activation": MoEActivation.SILU,
+        "device": torch.device(DEVICE),
+        "routing_method": RoutingMethodType.RenormalizeNaive,
+        "moe_parallel_config": FusedMoEParallelConfig.make_no_parallel(),
+        "in_dtype": dtype,
+        **changes,
+    }
+    return UnquantizedFusedMoEMethod(FusedMoEConfig(**arguments))
+
+
+@pytest.mark.parametrize("local", [None, (4, 1, 3)], ids=["all-experts", "some-experts"])
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_experts(dtype: torch.dtype, local: tuple[int, ...] | None) -> None:
+    """Routing and experts against the formula; with a map of experts, this rank's part of it."""
+    from vllm.model_executor.layers.fused_moe.activation import MoEActivation
+    from vllm.model_executor.layers.fused_moe.router.fused_topk_router import fused_topk
+
+    from vllm_ascend_mrv2.layers.fused_moe import AscendUnquantizedFusedMoE
+
+    method = experts_layer(dtype)
+    assert type(method) is AscendUnquantizedFusedMoE
+    tokens, hidden, inner, count, top_k = 9, 32, 16, 6, 2
+    x = values(tokens, hidden, dtype=dtype)
+    w13 = values(count, 2 * inner, hidden, dtype=dtype, seed=1) / hidden**0.5
+    w2 = values(count, hidden, inner, dtype=dtype, seed=2) / inner**0.5
+    logits = values(tokens, count, dtype=dtype, seed=3)
+    with torch.inference_mode():
+        shares, ids, _ = fused_topk(x, logits, top_k, renormalize=True)
+    best = logits.cpu().float().softmax(-1).sort(dim=-1, descending=True, stable=True)
+    assert torch.equal(ids.cpu(), best.indices[:, :top_k].int())
+    wanted_shares = best.values[:, :top_k]
+    wanted_shares = wanted_shares / wanted_shares.sum(-1, keepdim=True)
+    torch.testing.assert_close(shares.cpu(), wanted_shares, rtol=1e-6, atol=1e-6)
+
+    mine = range(count) if local is None else local
+    expert_map = None
+    if local is not None:
+        expert_map = torch.full((count,), -1, dtype=torch.int32)
+        expert_map[list(local)] = torch.arange(len(local), dtype=torch.int32)
+        expert_map = expert_map.to(DEVICE)
+    nothing = torch.empty(0, device=DEVICE)
+    mine13, mine2 = w13[list(mine)], w2[list(mine)]
+    experts = method.experts_cls(method.moe, method.get_fused_moe_quant_config(nothing))
+    output = torch.full_like(x, float("nan"))
+    with torch.inference_mode(), Launches(waits=False):
+        experts.apply(
+            output, x, mine13, mine2, shares, ids, MoEActivation.SILU, count,
+            expert_map, None, None, nothing, nothing, None, False,
+        )  # fmt: skip
+    wanted = torch.zeros(tokens, hidden)
+    for token in range(tokens):
+        for place, expert in enumerate(ids[token].tolist()):
+            if expert in mine:
+                row = x[token].cpu().float()
+                gate, up = (w13[expert].cpu().float() @ row).chunk(2)
+                act = torch.nn.functional.silu(gate) * up
+                wanted[token] += shares[token, place].cpu() * (w2[expert].cpu().float() @ act)
+    tolerance = TOLERANCE[dtype] * 8  # five roundings, and sums of 32
+    torch.testing.assert_close(output.cpu().float(), wanted, rtol=tolerance, atol=tolerance)
+
+
+def test_experts_that_are_not_computed_are_refused() -> None:
+    from vllm.model_executor.layers.fused_moe.activation import MoEActivation
+    from vllm.model_executor.layers.fused_moe.config import RoutingMethodType
+
+    for changes, named in (
+        ({"activation": MoEActivation.GELU}, "GELU"),
+        ({"routing_method": RoutingMethodType.DeepSeekV3}, "routing method"),
+        ({"has_bias": True}, "bias"),
+        ({"swiglu_limit": 7.0}, "clamp"),
+    ):
+        with pytest.raises(ValueError, match=named):
+            experts_layer(torch.bfloat16, **changes)

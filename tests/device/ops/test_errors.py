@@ -29,6 +29,18 @@ def scatter(slots):
     cache = torch.zeros(4, 16, 2, 16).npu()
     torch_npu.npu_scatter_pa_kv_cache(x, x, cache, cache.clone(), torch.tensor(slots).npu(),
                                       cache_mode="Norm")
+def route(expert):
+    return torch_npu.npu_moe_init_routing_v2(
+        torch.zeros(1, 16).npu(), torch.tensor([[expert]], dtype=torch.int32).npu(), active_num=1,
+        expert_num=4, expert_tokens_num_type=1, expert_tokens_num_flag=True,
+        active_expert_range=[0, 4])
+def multiply(counts):
+    return torch_npu.npu_grouped_matmul(
+        [torch.zeros(3, 16).npu()], [torch.zeros(2, 16, 8).npu()], split_item=2, group_type=0,
+        group_list=torch.tensor(counts).npu(), group_list_type=1)
+def unpermute(row):
+    index = torch.tensor([row], dtype=torch.int32).npu()
+    return torch_npu.npu_moe_token_unpermute(torch.zeros(2, 16).npu(), index)
 """
 
 
@@ -50,6 +62,9 @@ def test_bad_device_data_is_a_device_error_that_names_the_operator() -> None:
         "attend(torch.tensor([[-1, 0]], dtype=torch.int32))": "block_table[0][0] = -1",
         "scatter([3, 64])": "slot 64 for token 1 of a cache with 64 slots",
         "scatter([3, 5, 3])": "no slot occurs twice",
+        "route(4)": "an expert is below expert_num",
+        "multiply([2, 2])": "not more rows in all than x has",
+        "unpermute(2)": "an entry of sorted_indices is a row",
         "torch.ones(3).npu()[torch.tensor([5]).npu()]": "aclnnIndex",
     }
     script = f"""

@@ -10,7 +10,7 @@ import click
 
 from vllm_ascend_mrv2.cli.console import CliError, say
 
-_FAMILIES = ("qwen3", "qwen2", "llama")
+_FAMILIES = ("qwen3", "qwen2", "llama", "qwen3_moe")
 
 
 def _require(*modules: str) -> None:

@@ -29,10 +29,14 @@ _CHAT_TEMPLATE = (
     "{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
 )
 
+# Each family's name in its architecture; the last has experts where others have one MLP.
+FAMILIES = {"qwen3": "Qwen3", "qwen2": "Qwen2", "llama": "Llama", "qwen3_moe": "Qwen3Moe"}
+EXPERTS, EXPERTS_PER_TOKEN, EXPERT_INNER = 8, 2, 64
+
 
 @dataclass(frozen=True)
 class Shape:
-    """Family (qwen3, qwen2 or llama) and size. Heads are 64 wide, which every backend takes."""
+    """Family (see FAMILIES) and size. Heads are 64 wide, which every backend takes."""
 
     family: str = "qwen3"
     layers: int = 2
@@ -52,9 +56,16 @@ class Shape:
 
     def config(self) -> dict[str, Any]:
         """config.json but for the dtype."""
-        name = {"qwen3": "Qwen3", "qwen2": "Qwen2", "llama": "Llama"}[self.family]
+        experts = {
+            "num_experts": EXPERTS,
+            "num_experts_per_tok": EXPERTS_PER_TOKEN,
+            "moe_intermediate_size": EXPERT_INNER,
+            "norm_topk_prob": True,
+            "decoder_sparse_step": 1,
+            "mlp_only_layers": [],
+        }
         return {
-            "architectures": [f"{name}ForCausalLM"],
+            "architectures": [f"{FAMILIES[self.family]}ForCausalLM"],
             "model_type": self.family,
             "vocab_size": VOCAB,
             "hidden_size": self.width,
@@ -74,6 +85,7 @@ class Shape:
             "eos_token_id": EOS,
             "pad_token_id": PAD,
             "use_cache": True,
+            **(experts if self.family == "qwen3_moe" else {}),
         }
 
     def weights(self, seed: int) -> dict[str, Array]:
@@ -97,12 +109,18 @@ class Shape:
                 if self.family == "qwen2":
                     out[f"{p}self_attn.{name}_proj.bias"] = gain(size) - 1
             out[f"{p}self_attn.o_proj.weight"] = linear(hidden, queries)
-            if self.family == "qwen3":
+            if self.family in ("qwen3", "qwen3_moe"):
                 out[f"{p}self_attn.q_norm.weight"] = gain(self.head_dim)
                 out[f"{p}self_attn.k_norm.weight"] = gain(self.head_dim)
-            out[f"{p}mlp.gate_proj.weight"] = linear(inner, hidden)
-            out[f"{p}mlp.up_proj.weight"] = linear(inner, hidden)
-            out[f"{p}mlp.down_proj.weight"] = linear(hidden, inner)
+            if self.family == "qwen3_moe":
+                out[f"{p}mlp.gate.weight"] = linear(EXPERTS, hidden)
+                mlps = [(f"{p}mlp.experts.{expert}", EXPERT_INNER) for expert in range(EXPERTS)]
+            else:
+                mlps = [(f"{p}mlp", inner)]
+            for mlp, width in mlps:
+                out[f"{mlp}.gate_proj.weight"] = linear(width, hidden)
+                out[f"{mlp}.up_proj.weight"] = linear(width, hidden)
+                out[f"{mlp}.down_proj.weight"] = linear(hidden, width)
             out[f"{p}input_layernorm.weight"] = gain(hidden)
             out[f"{p}post_attention_layernorm.weight"] = gain(hidden)
         out["model.norm.weight"] = gain(hidden)
