@@ -103,7 +103,8 @@ bench:
 	@$(PYTHON) tools/bootstrap.py run $(TEST_MODELS)
 	@mkdir -p build/bench
 	@$(EMULATED) --no-guard -- python -m benchmarks --out build/bench $(ARGS)
-	@$(EMULATED) --no-guard -- python -m pytest benchmarks/micro -q --benchmark-json build/bench/parts.json
+	@$(EMULATED) --no-guard -- python -m pytest benchmarks/micro -q --benchmark-max-time 0.1 \
+	  --benchmark-json build/bench/parts.json
 	@$(EMULATED) --no-guard -- python -m benchmarks.serving --out build/bench
 
 evidence:

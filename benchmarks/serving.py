@@ -19,6 +19,7 @@ import click
 from rich.console import Console
 from rich.table import Table
 
+from vllm_ascend_mrv2.cli.console import say
 from vllm_ascend_mrv2.cli.evidence import client
 from vllm_ascend_mrv2.cli.evidence.protocol import Workload
 from vllm_ascend_mrv2.cli.evidence.server import Server, free_port
@@ -63,7 +64,9 @@ def serve_and_ask(model: Path, folder: Path, mode: str, workload: Workload) -> d
         stop_timeout_s=30,
         check=lambda: None,
     )
+    say(f"Starting a server ({mode}) ...")
     with server:
+        say(f"{workload.requests} requests to it ...")
         asked = client.command(
             vllm, workload, folder=folder, model=model, port=port, result=result.absolute()
         )

@@ -2,7 +2,7 @@
 """The serving tests' prompts under many seeds of the adversarial scheduler, on engines with graphs.
 
 Every model, dtype and KV cache of test_exactness.py, with async scheduling and without, against
-transformers. In process: a seed then costs no start. `make exactness TESTS=tests/engine/test_seeds.py`
+transformers. In process, where a seed costs no start.
 """
 
 from __future__ import annotations
