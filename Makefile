@@ -8,13 +8,19 @@ HOST ?= 127.0.0.1
 MODEL ?= smollm2
 # Memory of the emulated device, which is this machine's: vLLM fills it with KV cache.
 HBM ?= 4GiB
-TESTS ?= tests/unit tests/device tests/engine
+# Another core of compat/pins.toml than the reference: its own environment, and the engine tests.
+CORE ?=
+REFERENCE := $(shell sed -n 's/^reference = "\(.*\)"/\1/p' vllm_ascend_mrv2/compat/pins.toml)
+OTHER_CORE := $(filter-out $(REFERENCE),$(CORE))
+TESTS ?= $(if $(OTHER_CORE),,tests/unit tests/device) tests/engine
 JOBS ?= 2
 ARGS ?=
 # Of `make contract`: versions, `newest`, `installed` or folders; none is all in compat/pins.toml.
 CORES ?=
 
-BIN := .venv/bin
+BIN := .venv$(addprefix -,$(OTHER_CORE))/bin
+BOOTSTRAP := $(PYTHON) tools/bootstrap.py
+RUNNABLE := $(BOOTSTRAP) run $(addprefix --core ,$(OTHER_CORE))
 EMULATED := $(BIN)/vllm-ascend-mrv2 emulator run
 TEST_MODELS := smollm2 tiny-qwen3 tiny-qwen2 tiny-llama
 # A folder with a checkpoint is served as it is; any other name is one that we make.
@@ -27,12 +33,12 @@ export HF_HUB_OFFLINE := 1
 export VLLM_NO_USAGE_STATS := 1
 
 .PHONY: help setup serve test exactness conformance hazards order lint format bench evidence contract
-.PHONY: clean distclean
+.PHONY: docs dist dist-compile test-install clean distclean
 .DEFAULT_GOAL := help
 
 help:
 	@echo 'make serve [MODEL=smollm2|tiny-qwen3|...|FOLDER] [PORT=8000] [HOST=127.0.0.1] [HBM=4GiB] [ARGS=...]'
-	@echo 'make test  [TESTS="tests/unit ..."] [JOBS=2] [ARGS=...]'
+	@echo 'make test  [TESTS="tests/unit ..."] [JOBS=2] [ARGS=...] [CORE=0.31.0: engine tests on that vLLM]'
 	@echo 'make exactness              the long tests: every model, prompt and seed'
 	@echo 'make conformance [FILES="v1/worker/test_x.py ..."]  core'\''s own tests on this device'
 	@echo 'make hazards [SEEDS=100]    the order checker on published failures'
@@ -40,13 +46,16 @@ help:
 	@echo 'make bench [ARGS=...]      counters and times, into build/bench'
 	@echo 'make evidence FOLDER=...   the runs that a protocol asks for'
 	@echo 'make contract [CORES=...]  vLLM cores against the names that we rely on'
+	@echo 'make docs                   these pages as HTML, into build/site; a warning is an error'
+	@echo 'make dist                   sdist and wheel, into dist/, checked'
+	@echo 'make test-install [ARGS="-k uv"]  installs, upgrades and removes it in environments of its own'
 	@echo 'make lint | format | setup | clean | distclean'
 
 setup:
-	@$(PYTHON) tools/bootstrap.py run $(TEST_MODELS)
+	@$(RUNNABLE) $(TEST_MODELS)
 
 serve:
-	@$(PYTHON) tools/bootstrap.py run $(MADE)
+	@$(RUNNABLE) $(MADE)
 	@echo 'Serving $(SERVED) as "$(notdir $(MODEL))" on http://$(HOST):$(PORT)/v1 (Ctrl-C stops it).'
 	@$(EMULATED) --hbm $(HBM) -- vllm serve $(SERVED) --device npu --host $(HOST) --port $(PORT) \
 	  --served-model-name $(notdir $(MODEL)) $(ARGS)
@@ -55,12 +64,12 @@ serve:
 RUN_PYTEST := -- python -m pytest -n $(JOBS) --dist loadgroup
 PYTEST := OMP_NUM_THREADS=1 $(EMULATED) --guard $(RUN_PYTEST)
 # Engines run under the order checker, with torch_npu's task queue as users have it.
-PYTEST_ENGINE := OMP_NUM_THREADS=1 TASK_QUEUE_ENABLE=1 $(EMULATED) --guard --check=strict $(RUN_PYTEST)
+PYTEST_ENGINE := $(if $(OTHER_CORE),VLLM_ASCEND_MRV2_UNVERIFIED_CORE=1) OMP_NUM_THREADS=1 TASK_QUEUE_ENABLE=1 $(EMULATED) --guard --check=strict $(RUN_PYTEST)
 ENGINE_TESTS := $(filter tests/engine%,$(TESTS))
 OTHER_TESTS := $(filter-out tests/engine%,$(TESTS))
 
 test:
-	@$(PYTHON) tools/bootstrap.py run $(TEST_MODELS)
+	@$(RUNNABLE) $(TEST_MODELS)
 ifneq ($(OTHER_TESTS),)
 	@$(PYTEST) -m "not long" --durations=20 $(OTHER_TESTS) $(ARGS)
 endif
@@ -70,7 +79,7 @@ endif
 
 # What `make test` leaves out: every prompt and model, all seeds, the slow starts.
 exactness:
-	@$(PYTHON) tools/bootstrap.py run $(TEST_MODELS)
+	@$(RUNNABLE) $(TEST_MODELS)
 	@$(PYTEST) -m long $(OTHER_TESTS) $(ARGS)
 	@$(PYTEST_ENGINE) -m long $(ENGINE_TESTS) $(ARGS)
 
@@ -78,21 +87,21 @@ exactness:
 # is for our code, and makes these three times as slow.
 FILES ?=
 conformance:
-	@$(PYTHON) tools/bootstrap.py run
+	@$(RUNNABLE)
 	@OMP_NUM_THREADS=2 $(EMULATED) --no-guard -- python -m tests.upstream.run $(FILES) $(ARGS)
 
 # The order checker's proof: every published failure under many seeds, random programs against a
 # reference.
 SEEDS ?= 100
 hazards:
-	@$(PYTHON) tools/bootstrap.py run
+	@$(RUNNABLE)
 	@SEEDS=$(SEEDS) PROGRAMS=10000 $(PYTEST) tests/device/hazards $(ARGS)
 
 # The engine tests under the order checker and an adversarial scheduler, also with pinned memory.
 ORDER_SEEDS ?= 1 2 3
 PINNABLE := $(addprefix tests/engine/test_,churn.py graph_exactness.py exactness.py clients.py)
 order:
-	@$(PYTHON) tools/bootstrap.py run $(TEST_MODELS)
+	@$(RUNNABLE) $(TEST_MODELS)
 	@for seed in $(ORDER_SEEDS); do \
 	  export ASCEND_EMU_SCHEDULE_SEED=$$seed; \
 	  $(PYTEST_ENGINE) -m "not long" tests/engine $(ARGS) || exit 1; \
@@ -100,7 +109,7 @@ order:
 	done
 
 bench:
-	@$(PYTHON) tools/bootstrap.py run $(TEST_MODELS)
+	@$(RUNNABLE) $(TEST_MODELS)
 	@mkdir -p build/bench
 	@$(EMULATED) --no-guard -- python -m benchmarks --out build/bench $(ARGS)
 	@$(EMULATED) --no-guard -- python -m pytest benchmarks/micro -q --benchmark-max-time 0.1 \
@@ -109,23 +118,46 @@ bench:
 
 evidence:
 	@test -n "$(FOLDER)" || { echo 'make evidence FOLDER=benchmarks/evidence/...'; exit 2; }
-	@$(PYTHON) tools/bootstrap.py run
+	@$(RUNNABLE)
 	@$(EMULATED) --no-guard -- vllm-ascend-mrv2 evidence run $(FOLDER) $(ARGS)
 
 # No torch: a core is read as text. Its source archive is downloaded into build/cores, once.
 contract:
-	@$(PYTHON) tools/bootstrap.py lint
+	@$(BOOTSTRAP) lint
 	@$(BIN)/vllm-ascend-mrv2 contract check $(CORES) $(ARGS)
 
+docs:
+	@$(BOOTSTRAP) docs
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build
+	@echo 'build/site/index.html'
+
+dist:
+	@$(BOOTSTRAP) dist
+	@rm -rf dist
+	@$(BIN)/python -m build --outdir dist
+	@$(BIN)/twine check --strict dist/*
+
+# What a user's machine compiles from the sdist, in an environment of its own.
+dist-compile:
+	@rm -rf build/from-sdist && $(PYTHON) -m venv build/from-sdist
+	@build/from-sdist/bin/python -m pip install "$$(ls dist/*.tar.gz)[emulator]"
+	@build/from-sdist/bin/vllm-ascend-mrv2 emulator build
+	@build/from-sdist/bin/vllm-ascend-mrv2 hotpath build
+
+# Long: each test has environments of its own, from the registry. Not part of `make test`.
+test-install: dist
+	@$(BOOTSTRAP) lint
+	@$(BIN)/python -m pytest -c tests/install/pytest.ini tests/install $(ARGS)
+
 lint:
-	@$(PYTHON) tools/bootstrap.py lint
+	@$(BOOTSTRAP) lint
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/clang-format --dry-run --Werror $(CXX_FILES)
 
 format:
-	@$(PYTHON) tools/bootstrap.py lint
+	@$(BOOTSTRAP) lint
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 	$(BIN)/clang-format -i $(CXX_FILES)
@@ -135,4 +167,4 @@ clean:
 
 # Also the environment. The compiled emulator is in the user's cache folder (see the README).
 distclean: clean
-	rm -rf .venv
+	rm -rf .venv .venv-*

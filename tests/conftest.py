@@ -8,6 +8,12 @@ from __future__ import annotations
 
 import ctypes
 import gc
+import json
+import os
+from collections import Counter, defaultdict
+from datetime import UTC, datetime
+from importlib.metadata import version
+from pathlib import Path
 
 import pytest
 
@@ -15,6 +21,34 @@ HOW_TO = (
     "Run the tests on the emulated device: `make test`, or "
     "`vllm-ascend-mrv2 emulator run -- python -m pytest ...`."
 )
+
+
+OUTCOMES = ("passed", "failed", "error", "skipped", "xfailed", "xpassed")
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--results", metavar="FILE", help="add the outcomes to this JSON, by file")
+
+
+def pytest_terminal_summary(
+    terminalreporter: pytest.TerminalReporter, config: pytest.Config
+) -> None:
+    """What the docs say of a core comes from here; see docs/results."""
+    if not (name := config.getoption("--results")):
+        return
+    by_file: dict[str, Counter[str]] = defaultdict(Counter)
+    for outcome in OUTCOMES:
+        for report in terminalreporter.stats.get(outcome, ()):
+            by_file[report.nodeid.partition("::")[0]][outcome] += 1
+    path = Path(name)
+    known = json.loads(path.read_text()) if path.is_file() else {}
+    known["versions"] = {dist: version(dist) for dist in ("vllm", "torch", "torch-npu")}
+    known["command"] = os.environ.get("RESULTS_OF", "")
+    known["on"] = f"{datetime.now(UTC):%Y-%m-%d}"
+    files = known.get("files", {}) | {file: dict(counts) for file, counts in by_file.items()}
+    known["files"] = dict(sorted(files.items()))
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(known, indent=1) + "\n")
 
 
 def pytest_configure(config: pytest.Config) -> None:

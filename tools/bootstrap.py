@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Sets up what a make target needs, from a fresh Debian 12 on. `make` calls it; so may you.
 
-    python3 tools/bootstrap.py lint | run [MODEL ...]
+    python3 tools/bootstrap.py lint | docs | dist | run [--core VERSION] [MODEL ...]
 
-Standard library only, since it runs before anything is installed. Each step says what it waits
-for, is skipped when it is done, and names itself when it fails; a second run goes on from there.
+Another core than the reference gets an environment of its own, .venv-VERSION. Standard library
+only, since it runs before anything is installed. Each step says what it waits for, is skipped when
+it is done, and names itself when it fails; a second run goes on from there.
 What a step does is the command line's (vllm_ascend_mrv2/cli); only the order is decided here.
 """
 
@@ -18,14 +19,13 @@ import shutil
 import subprocess
 import sys
 import time
+import tomllib
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-VENV = ROOT / ".venv"
-PYTHON = VENV / "bin" / "python"
-CLI = VENV / "bin" / "vllm-ascend-mrv2"
+PINS = ROOT / "vllm_ascend_mrv2" / "compat" / "pins.toml"
 MODELS = ROOT / "build" / "models"
 TINY_FAMILIES = ("qwen3", "qwen2", "llama", "qwen3_moe")
 # .venv alone is 3 GB when complete (du -sh .venv); pip's temporary files come on top.
@@ -34,6 +34,35 @@ NEEDED_BYTES = 6 << 30
 
 class StepError(Exception):
     """What went wrong in a step, and what to do."""
+
+
+@dataclass(frozen=True)
+class Environment:
+    """A virtual environment, and the core it is for. torch: versions of torch and torch-npu."""
+
+    core: str
+    venv: Path
+    torch: dict[str, str]
+
+    @property
+    def python(self) -> Path:
+        return self.venv / "bin" / "python"
+
+    @property
+    def cli(self) -> Path:
+        return self.venv / "bin" / "vllm-ascend-mrv2"
+
+
+def environment_for(core: str) -> Environment:
+    """Of a pinned core, or of the reference for "". Raises StepError for any other."""
+    pins = tomllib.loads(PINS.read_text(encoding="utf-8"))
+    known = {pin["vllm"]: pin for pin in pins["core"]}
+    reference = pins["reference"]
+    pin = known.get(core or reference)
+    if pin is None:
+        raise StepError(f"vLLM {core} is not in {PINS.relative_to(ROOT)}; {', '.join(known)} are.")
+    venv = ROOT / (".venv" if pin["vllm"] == reference else f".venv-{core}")
+    return Environment(pin["vllm"], venv, {name: pin[name] for name in ("torch", "torch-npu")})
 
 
 @dataclass(frozen=True)
@@ -128,32 +157,47 @@ def system_step(*, compiler: bool) -> Step:
 # --- the environment -------------------------------------------------------------------------
 
 
-def venv_step() -> Step:
-    """The virtual environment .venv."""
+def venv_step(at: Environment) -> Step:
+    """The virtual environment."""
 
     def done() -> bool:
         # An environment whose Python has been removed or moved looks complete and is not.
-        return (
-            PYTHON.exists()
-            and subprocess.run([PYTHON, "-m", "pip", "--version"], capture_output=True).returncode
-            == 0
-        )
+        asked = [str(at.python), "-m", "pip", "--version"]
+        return at.python.exists() and subprocess.run(asked, capture_output=True).returncode == 0
 
     return Step(
-        f"virtual environment {VENV.relative_to(ROOT)}",
+        f"virtual environment {at.venv.relative_to(ROOT)}",
         "python3 -m venv: seconds",
         done,
-        lambda: run([sys.executable, "-m", "venv", "--clear", VENV]),
+        lambda: run([sys.executable, "-m", "venv", "--clear", at.venv]),
     )
 
 
-def extras_step(name: str, extras: str, waits_for: str) -> Step:
+def extras_step(at: Environment, name: str, extras: str, waits_for: str) -> Step:
     """This package, editable, with some of its extras."""
-    stamp = VENV / "stamps" / extras.replace(",", "-")
-    content = content_hash(ROOT / "pyproject.toml")
+    return _pip_step(at, name, extras, ["--editable", f".[{extras}]"], waits_for)
+
+
+def device_step(at: Environment) -> Step:
+    """What the extra `emulator` names, with the versions of torch that go with the core."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    wanted = project["optional-dependencies"]["emulator"]
+    pinned = [
+        f"{name}=={at.torch[name]}" if (name := line.partition("==")[0]) in at.torch else line
+        for line in wanted
+    ]
+    waits_for = "about 300 MB (3 GB where pip finds no CPU build of torch): a minute or several"
+    return _pip_step(at, "torch and torch-npu", "emulator", pinned, waits_for)
+
+
+def _pip_step(
+    at: Environment, name: str, stamp_name: str, wanted: list[str], waits_for: str
+) -> Step:
+    stamp = at.venv / "stamps" / stamp_name.replace(",", "-")
+    content = content_hash(ROOT / "pyproject.toml") + at.core
 
     def work() -> None:
-        run([PYTHON, "-m", "pip", "install", "--editable", f".[{extras}]"])
+        run([at.python, "-m", "pip", "install", *wanted])
         write_stamp(stamp, content)
 
     return Step(name, waits_for, lambda: stamped(stamp, content), work)
@@ -162,12 +206,12 @@ def extras_step(name: str, extras: str, waits_for: str) -> Step:
 # --- what runs -------------------------------------------------------------------------------
 
 
-def command_step(name: str, waits_for: str, *arguments: str) -> Step:
+def command_step(at: Environment, name: str, waits_for: str, *arguments: str) -> Step:
     """A command of ours that does nothing where nothing is to be done."""
-    return Step(name, waits_for, lambda: False, lambda: run([CLI, *arguments]))
+    return Step(name, waits_for, lambda: False, lambda: run([at.cli, *arguments]))
 
 
-def model_step(model: str) -> Step:
+def model_step(at: Environment, model: str) -> Step:
     """One checkpoint in build/models."""
     out, stamp = MODELS / model, MODELS / f".{model}.stamp"
     makers = sorted((ROOT / "vllm_ascend_mrv2" / "cli" / "models").glob("*.py"))
@@ -186,7 +230,7 @@ def model_step(model: str) -> Step:
         )
 
     def work() -> None:
-        run([CLI, "models", "make", *arguments, "--force"])
+        run([at.cli, "models", "make", *arguments, "--force"])
         write_stamp(stamp, content)
 
     def done() -> bool:
@@ -195,11 +239,11 @@ def model_step(model: str) -> Step:
     return Step(f"model {out.relative_to(ROOT)}", waits_for, done, work)
 
 
-def space_step() -> Step:
+def space_step(at: Environment) -> Step:
     """Refuse at once what would fail after minutes."""
 
     def done() -> bool:
-        installed = (VENV / "stamps" / "emulator").exists()
+        installed = (at.venv / "stamps" / "emulator").exists()
         return installed or shutil.disk_usage(ROOT).free >= NEEDED_BYTES
 
     def work() -> None:
@@ -211,49 +255,54 @@ def space_step() -> Step:
     return Step("disk space", "nothing", done, work)
 
 
-def plan(target: str, models: list[str]) -> list[Step]:
+def plan(target: str, at: Environment, models: list[str]) -> list[Step]:
     """The steps of a target, in order."""
     package = extras_step(
+        at,
         "this package, its test and development tools",
         "dev,evidence,models,test",
         "about 40 packages, 80 MB: under a minute",
     )
     if target == "lint":
-        return [system_step(compiler=False), venv_step(), package]
+        return [system_step(compiler=False), venv_step(at), package]
+    if target in ("docs", "dist"):
+        tools = extras_step(at, f"tools of `make {target}`", target, "about 30 packages: seconds")
+        return [system_step(compiler=False), venv_step(at), tools]
     return [
         system_step(compiler=True),
-        space_step(),
-        venv_step(),
+        space_step(at),
+        venv_step(at),
         package,
-        extras_step(
-            "torch and torch-npu",
-            "emulator",
-            "about 300 MB: a minute, or several on a slow line",
-        ),
-        command_step("vLLM without CUDA packages", "two minutes the first time", "install-core"),
+        device_step(at),
         command_step(
-            "emulated Ascend device", "a minute or two the first time", "emulator", "build"
+            *(at, f"vLLM {at.core} without CUDA packages", "two minutes the first time"),
+            *("install-core", at.core),
         ),
         command_step(
-            "hot path (C++ of the decode step)", "a minute the first time", "hotpath", "build"
+            at, "emulated Ascend device", "a minute or two the first time", "emulator", "build"
         ),
-        *(model_step(model) for model in models),
+        command_step(
+            at, "hot path (C++ of the decode step)", "a minute the first time", "hotpath", "build"
+        ),
+        *(model_step(at, model) for model in models),
     ]
 
 
 def main() -> int:
     """Do the steps; 1 if one failed."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("target", choices=["lint", "run"])
+    parser.add_argument("target", choices=["lint", "docs", "dist", "run"])
+    parser.add_argument("--core", default="", help="a core of compat/pins.toml; the reference")
     parser.add_argument("models", nargs="*", help="checkpoints to make in build/models")
-    arguments = parser.parse_args()
+    arguments = parser.parse_intermixed_args()
     if sys.version_info < (3, 11):  # noqa: UP036  (not installed: nothing else has checked)
         say(f"error: Python 3.11 or newer is needed; {sys.executable} is {sys.version.split()[0]}.")
         say("  do: apt-get install python3.11, and `make PYTHON=python3.11 ...`")
         return 1
     name = "preparing"
     try:
-        steps = plan(arguments.target, arguments.models)
+        at = environment_for(arguments.core)
+        steps = plan(arguments.target, at, arguments.models)
         for number, step in enumerate(steps, start=1):
             name = f"step {number} of {len(steps)} ({step.name})"
             if step.done():

@@ -20,6 +20,7 @@ from rich.console import Console
 from rich.table import Table
 
 from vllm_ascend_mrv2 import envs
+from vllm_ascend_mrv2.compat import pins
 
 PINNING_WHY_NOT = (
     "asynchronous copies from pinned memory are not proven on CANN (they hung or read the next "
@@ -123,7 +124,7 @@ def collect(config: Any) -> list[Decision]:
         Decision(
             "versions",
             f"vllm {version('vllm')}, torch {torch.__version__}, torch_npu {version('torch-npu')}",
-            "a verified set",
+            "a verified set" if pins.installed() else "not a verified set (debug)",
         ),
         device_decision(),
         Decision("model runner", "V2", "the only runner of this plugin"),

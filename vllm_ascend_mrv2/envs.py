@@ -42,7 +42,7 @@ PIN_MEMORY = Switch(
     PREFIX + "PIN_MEMORY",
     "0",
     ("0", "1"),
-    "Debug only. 1 reports pinned host memory as available; unproven on CANN, see the README.",
+    "Debug only. 1 reports pinned host memory as available; unproven on CANN (docs/real-card.md).",
 )
 SEQ_LENS = Switch(
     PREFIX + "SEQ_LENS",
@@ -68,6 +68,12 @@ REPLAY_TIMEOUT_S = Switch(
     (),
     "Seconds after which a step that does not end is reported and the engine ends.",
 )
+UNVERIFIED_CORE = Switch(
+    PREFIX + "UNVERIFIED_CORE",
+    "0",
+    ("0", "1"),
+    "Debug only. 1 starts on every vLLM in compat/pins.toml, also where its tests have not passed.",
+)
 CACHE = Switch(
     PREFIX + "CACHE",
     "",
@@ -75,7 +81,15 @@ CACHE = Switch(
     "Folder for what the command line builds (default: ~/.cache/vllm-ascend-mrv2).",
 )
 
-SWITCHES: tuple[Switch, ...] = (PIN_MEMORY, SEQ_LENS, INPUT_COPY, HOTPATH, REPLAY_TIMEOUT_S, CACHE)
+SWITCHES: tuple[Switch, ...] = (
+    PIN_MEMORY,
+    SEQ_LENS,
+    INPUT_COPY,
+    HOTPATH,
+    REPLAY_TIMEOUT_S,
+    UNVERIFIED_CORE,
+    CACHE,
+)
 
 
 def unknown_switches(environ: Mapping[str, str] | None = None) -> list[str]:

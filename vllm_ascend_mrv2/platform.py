@@ -16,10 +16,12 @@ import torch_npu  # noqa: F401  (torch.device("npu") must exist in every process
 from vllm.logger import init_logger
 from vllm.platforms.interface import Platform, PlatformEnum
 
+import vllm_ascend_mrv2
 from vllm_ascend_mrv2 import envs
 from vllm_ascend_mrv2.compat import (
     bad_words_limit,
     device_argument,
+    environ_check,
     model_path,
     pins,
     triton_gate,
@@ -100,8 +102,8 @@ class NPUPlatform(Platform):
     def check_if_supports_dtype(cls, dtype: torch.dtype) -> None:
         from vllm_ascend_mrv2.support import SUPPORTED_DTYPES
 
-        if dtype not in SUPPORTED_DTYPES:
-            names = ", ".join(str(known).removeprefix("torch.") for known in SUPPORTED_DTYPES)
+        if str(dtype).removeprefix("torch.") not in SUPPORTED_DTYPES:
+            names = ", ".join(SUPPORTED_DTYPES)
             raise ValueError(f"dtype {dtype} is not supported on this device; use one of {names}.")
 
     @classmethod
@@ -171,6 +173,8 @@ class NPUPlatform(Platform):
         cls._choose_model_runner()
         device_argument.wrap_engine_args(cls.device_type)
         model_path.install()
+        if not environ_check.core_asks_platform():
+            environ_check.install(cls.validate_environ)
         bad_words_limit.install()
         # Only a process that serves requests has the protocol, or is about to load it.
         if parser is not None or "vllm.entrypoints.openai.completion.protocol" in sys.modules:
@@ -202,7 +206,9 @@ class NPUPlatform(Platform):
         from vllm_ascend_mrv2 import decisions, support
         from vllm_ascend_mrv2.runner.input_copy import input_copy_of
 
-        support.refuse(pins.version_problems())
+        sets = pins.cores() if envs.UNVERIFIED_CORE.read() == "1" else pins.verified_cores()
+        problems = pins.version_problems(among=sets)
+        support.refuse([*problems, *vllm_ascend_mrv2.contract_problems()])
         support.refuse(support.refusals_for(vllm_config))
         try:
             input_copy_of(vllm_config)
@@ -230,7 +236,10 @@ class NPUPlatform(Platform):
             )
         ours = {name: os.environ.pop(name) for name in list(os.environ) if name in _SWITCH_NAMES}
         try:
-            super().validate_environ(hard_fail)
+            if environ_check.core_asks_platform():
+                super().validate_environ(hard_fail)
+            else:
+                environ_check.of_core(hard_fail)
         finally:
             os.environ.update(ours)
 

@@ -7,17 +7,16 @@ Device bring-up only; what happens in a step belongs to runner/.
 from __future__ import annotations
 
 from contextlib import AbstractContextManager, nullcontext
+from typing import Any
 
 import torch
-from vllm.model_executor.model_loader import get_model_loader
 from vllm.platforms import current_platform
 from vllm.utils.mem_utils import MemorySnapshot
 from vllm.utils.torch_utils import set_random_seed
 from vllm.v1.worker.gpu_worker import Worker, init_worker_distributed_environment
-from vllm.v1.worker.utils import request_memory
 from vllm.v1.worker.worker_base import CompilationTimes
 
-from vllm_ascend_mrv2.compat import kernel_warmup
+from vllm_ascend_mrv2.compat import kernel_registry, kernel_warmup, worker_startup
 from vllm_ascend_mrv2.runner.garbage import freeze_what_is_loaded
 from vllm_ascend_mrv2.runner.model_runner import AscendModelRunner, forget_runner
 
@@ -28,6 +27,11 @@ FRAGMENTATION_PART = 4
 
 class NPUWorker(Worker):
     """One process per NPU. Core's worker, but for the CUDA assumptions of its bring-up."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        if not kernel_registry.core_has_one():
+            current_platform.register_triton_kernel_overrides()
+        super().__init__(*args, **kwargs)
 
     def init_device(self) -> None:
         """Claim the device, join the distributed world and take the memory baseline.
@@ -56,14 +60,9 @@ class NPUWorker(Worker):
         forget_runner()
         freeze_what_is_loaded()
         torch.npu.empty_cache()
-        external_weights_bytes = get_model_loader(self.load_config).get_external_weight_memory(
-            self.vllm_config
-        )
         self.init_snapshot = MemorySnapshot(device=self.device)
-        self.requested_memory = request_memory(
-            self.init_snapshot, self.cache_config, external_weights_bytes
-        )
-        self._init_workspace_and_model_runner()
+        self.requested_memory = worker_startup.requested_memory(self)
+        worker_startup.make_runner(self)
 
     def _make_model_runner(self) -> AscendModelRunner:
         return AscendModelRunner(self.vllm_config, self.device)

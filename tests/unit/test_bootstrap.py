@@ -40,7 +40,7 @@ def test_steps_are_skipped_when_done_and_stop_at_the_first_failure(
         return bootstrap.Step(name, "nothing", lambda: done, work)
 
     steps = [step("a"), step("b", done=True), step("c", error="no such thing"), step("d")]
-    monkeypatch.setattr(bootstrap, "plan", lambda _target, _models: steps)
+    monkeypatch.setattr(bootstrap, "plan", lambda _target, _at, _models: steps)
     monkeypatch.setattr(sys, "argv", ["bootstrap.py", "run"])
     assert bootstrap.main() == 1
     assert ran == ["a", "c"]
@@ -56,6 +56,32 @@ def test_a_stamp_is_good_for_its_content_only(bootstrap: ModuleType, tmp_path: P
     assert bootstrap.stamped(stamp, bootstrap.content_hash(source))
     source.write_text("2")
     assert not bootstrap.stamped(stamp, bootstrap.content_hash(source))
+
+
+def test_another_core_has_an_environment_of_its_own(bootstrap: ModuleType) -> None:
+    reference, other = bootstrap.environment_for(""), bootstrap.environment_for("0.31.0")
+    assert (reference.venv.name, other.venv.name) == (".venv", ".venv-0.31.0")
+    assert bootstrap.environment_for(reference.core) == reference
+    newer = bootstrap.environment_for("0.33.0")
+    assert newer.torch == {"torch": "2.14.0", "torch-npu": "2.14.0"}
+    names = [step.name for step in bootstrap.plan("run", newer, [])]
+    assert "vLLM 0.33.0 without CUDA packages" in names
+    with pytest.raises(bootstrap.StepError, match=r"vLLM 0\.1\.0 is not in .*0\.30\.0"):
+        bootstrap.environment_for("0.1.0")
+
+
+def test_torch_is_that_of_the_core(
+    bootstrap: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    ran: list[list[str]] = []
+    monkeypatch.setattr(bootstrap, "run", lambda command: ran.append([str(w) for w in command]))
+    newer = bootstrap.Environment("0.33.0", tmp_path, {"torch": "2.14.0", "torch-npu": "2.14.0"})
+    step = bootstrap.device_step(newer)
+    assert not step.done()
+    step.work()
+    assert step.done()
+    assert ran[0][4:6] == ["torch==2.14.0", "torch-npu==2.14.0"]
+    assert any(word.startswith("cmake") for word in ran[0])
 
 
 def test_an_unknown_model_is_refused_before_anything_is_installed() -> None:

@@ -7,6 +7,7 @@ The core that is changed here is a copy of the installed one's source; nothing o
 from __future__ import annotations
 
 import ast
+import os
 import random
 import re
 import shutil
@@ -15,7 +16,6 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -23,7 +23,8 @@ import pytest
 import vllm_ascend_mrv2
 from vllm_ascend_mrv2.cli.contract import commands
 from vllm_ascend_mrv2.cli.contract.collect import fold
-from vllm_ascend_mrv2.compat import pins
+from vllm_ascend_mrv2.compat import differences, pins
+from vllm_ascend_mrv2.compat.contract import probe
 from vllm_ascend_mrv2.compat.contract.check import (
     Reliance,
     call_fits,
@@ -42,10 +43,9 @@ CHANGED = 20
 
 
 def _installed() -> Path:
-    spec = find_spec("vllm")
-    assert spec is not None
-    assert spec.submodule_search_locations
-    return Path(spec.submodule_search_locations[0]).parent
+    folder = probe.installed_core()
+    assert folder is not None
+    return folder
 
 
 @pytest.fixture(scope="module")
@@ -229,25 +229,143 @@ def _chosen() -> Iterator[Reliance]:
     return (by_symbol[name] for name in names)
 
 
-@pytest.mark.parametrize(
-    ("reliance", "change"),
-    [(r, (_renamed, _deleted)[index % 2]) for index, r in enumerate(_chosen())],
-    ids=lambda value: value.symbol if isinstance(value, Reliance) else value.__name__[1:],
-)
-def test_a_name_that_is_gone_is_reported(
-    reliance: Reliance, change: Callable[[str, str], str], copied: Copy
-) -> None:
-    """Renamed or deleted wherever core defines it, until it is nowhere; then by name."""
+_CHANGES = [(r, (_renamed, _deleted)[index % 2]) for index, r in enumerate(_chosen())]
+
+
+def _take_away(copied: Copy, reliance: Reliance, change: Callable[[str, str], str]) -> None:
+    """Rename or delete it wherever core defines it, until it is nowhere."""
     name = reliance.parts[1][-1]
     while (path := _owner_file(copied.source, reliance)) is not None:
         assert path not in copied.originals, f"{reliance.symbol} is still there"
         copied.change(path, lambda text: change(text, name))
+
+
+def _change_id(value: object) -> str:
+    return value.symbol if isinstance(value, Reliance) else getattr(value, "__name__", "")[1:]
+
+
+@pytest.mark.parametrize(("reliance", "change"), _CHANGES, ids=_change_id)
+def test_a_name_that_is_gone_is_reported(
+    reliance: Reliance, change: Callable[[str, str], str], copied: Copy
+) -> None:
+    _take_away(copied, reliance, change)
     mismatches = {mismatch.symbol: mismatch for mismatch in check(copied.source)}
     assert reliance.symbol in mismatches
     found = mismatches[reliance.symbol]
     assert found.found.startswith("nothing")
     assert found.look_at.startswith("vllm_ascend_mrv2/")
     assert (PACKAGE.parent / found.look_at).is_file()
+
+
+# Each checks a core from its files on, which takes seconds.
+_PROBED = [
+    pytest.param(*change, marks=[pytest.mark.long] if index else [])
+    for index, change in enumerate(_CHANGES)
+]
+
+
+@pytest.mark.parametrize(("reliance", "change"), _PROBED, ids=_change_id)
+def test_the_probe_of_a_start_reports_it_too(
+    reliance: Reliance,
+    change: Callable[[str, str], str],
+    copied: Copy,
+    tmp_path: Path,
+) -> None:
+    _take_away(copied, reliance, change)
+    (found,) = [m for m in probe.probe(copied.folder, tmp_path) if m.symbol == reliance.symbol]
+    assert found.found.startswith("nothing")
+    began = time.process_time()
+    assert found in probe.probe(copied.folder, tmp_path), "kept"
+    assert time.process_time() - began < 0.1
+
+
+def test_a_start_on_a_core_that_lacks_a_name_says_so(copied: Copy, tmp_path: Path) -> None:
+    """Before the platform is imported, which needs that name."""
+    copied.change(
+        copied.folder / "vllm/platforms/interface.py",
+        lambda text: text.replace("def get_attn_backend_cls(", "def attn_backend_cls("),
+    )
+    code = "import vllm_ascend_mrv2; print(vllm_ascend_mrv2.register())"
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        env={
+            **os.environ,
+            "PYTHONPATH": f"{copied.folder}:{PACKAGE.parent}",
+            "VLLM_ASCEND_MRV2_CACHE": str(tmp_path),
+        },
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert done.stdout.strip() == vllm_ascend_mrv2.PLATFORM_CLASS, done.stderr
+    (line,) = done.stderr.strip().splitlines()[-1:]
+    assert line == (
+        "core's vllm.platforms.interface:Platform.get_attn_backend_cls is not as relied on: "
+        "expected a function, overridden by get_attn_backend_cls(cls, selected_backend, "
+        "attn_selector_config, num_heads=...), found nothing; look at vllm_ascend_mrv2/platform.py"
+    )
+
+
+def test_the_probe_checks_anew_what_was_edited(
+    copied: Copy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    checked: list[Path] = []
+    monkeypatch.setattr(probe, "check_folder", lambda core: checked.append(core) or [])
+    for _ in range(2):
+        assert probe.probe(copied.folder, tmp_path / "results") == ()
+    assert len(checked) == 1
+    copied.change(copied.folder / "vllm/v1/outputs.py", lambda text: text + "\n")
+    probe.probe(copied.folder, tmp_path / "results")
+    assert len(checked) == 2
+    (tmp_path / "file").touch()
+    probe.probe(copied.folder, tmp_path / "file" / "results")  # cannot be written
+    assert len(checked) == 3
+
+
+# -- other cores -------------------------------------------------------------------------------
+
+
+def _as_version(copied: Copy, version: str) -> None:
+    copied.change(
+        copied.folder / "vllm/_version.py", lambda _: f"__version__ = version = '{version}'\n"
+    )
+
+
+def test_a_name_that_another_core_has_otherwise_is_served(copied: Copy) -> None:
+    """What a compat module uses in its place is then looked for instead."""
+    worker, utils = (copied.folder / "vllm/v1/worker" / n for n in ("gpu_worker.py", "utils.py"))
+    copied.change(worker, lambda text: _deleted(text, "_make_model_runner"))
+    assert [m.symbol for m in check(copied.source)] == [
+        "vllm.v1.worker.gpu_worker:Worker._make_model_runner"
+    ]
+    _as_version(copied, "0.31.0")
+    assert check(copied.source) == []
+    copied.change(utils, lambda text: text.replace("cache_config: CacheConfig,", "a, b,", 1))
+    copied.change(
+        worker,
+        lambda text: _deleted(text, "_make_model_runner").replace(
+            "report_usage_stats", "report_usage"
+        ),
+    )
+    found = [(m.symbol, m.look_at) for m in check(copied.source) if "usage" in m.symbol]
+    assert found == [
+        (
+            "vllm.v1.worker.gpu_worker:report_usage_stats",
+            "vllm_ascend_mrv2/compat/worker_startup.py",
+        )
+    ]
+
+
+@pytest.mark.parametrize("difference", differences.ALL, ids=lambda entry: entry.module)
+def test_each_difference_is_of_the_contract_and_has_its_module(
+    difference: differences.Difference,
+) -> None:
+    assert (PACKAGE / difference.module).is_file()
+    assert not difference.is_for(pins.reference().vllm)
+    assert any(difference.is_for(pin.vllm) for pin in pins.cores())
+    assert any(difference.names(symbol) for symbol in _symbols())
+    assert difference.reason
+    assert difference.goes_when
 
 
 def test_a_function_that_moved_is_said_to_be_where_it_went(copied: Copy) -> None:
@@ -259,7 +377,7 @@ def test_a_function_that_moved_is_said_to_be_where_it_went(copied: Copy) -> None
     assert found.symbol == "vllm.v1.worker.utils:request_memory"
     assert found.expected == "a function that can be called as request_memory(_, _, _)"
     assert found.found == "nothing; vllm/v1/worker/elsewhere.py has one"
-    assert found.look_at == "vllm_ascend_mrv2/worker.py"
+    assert found.look_at == "vllm_ascend_mrv2/compat/worker_startup.py"
 
 
 def test_what_is_in_a_class_that_is_gone_is_not_reported_too(copied: Copy) -> None:

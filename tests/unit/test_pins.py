@@ -65,9 +65,9 @@ def test_the_nearest_set(core: str | None, expected: str) -> None:
 
 
 def test_each_problem_names_its_command() -> None:
-    found = {"vllm": "0.31.0", "torch": "2.14.0", "torch-npu": "2.13.0"}
-    assert pins.version_problems(found.get) == [
-        "vllm 0.31.0: this release is verified with 0.32.0; vllm-ascend-mrv2 install-core "
+    found = {"vllm": "0.31.2", "torch": "2.14.0", "torch-npu": "2.13.0"}
+    assert pins.version_problems(found.get, pins.cores()) == [
+        "vllm 0.31.2: this release is verified with 0.31.0; vllm-ascend-mrv2 install-core 0.31.0 "
         "--replace",
         "torch 2.14.0: this release is verified with 2.13.0; pip install torch==2.13.0",
     ]

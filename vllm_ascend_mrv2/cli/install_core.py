@@ -3,7 +3,7 @@
 
 vLLM's wheel brings 750 MB of CUDA kernels and names some twenty CUDA distributions as required.
 Its source distribution, built for the target `empty`, has neither: pip resolves what is left by
-itself, and `pip check` finds nothing missing. The README gives the comparison.
+itself, and `pip check` finds nothing missing. docs/cores.md gives the comparison.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from packaging.requirements import Requirement
 
 from vllm_ascend_mrv2.cli.console import CliError, say
 from vllm_ascend_mrv2.compat import pins
+from vllm_ascend_mrv2.compat.pins import CorePin
 
 
 def _find(name: str) -> Distribution | None:
@@ -64,41 +65,59 @@ def _pip(step: str, arguments: list[str], environment: dict[str, str]) -> None:
         )
 
 
-def _check_environment() -> None:
+def _check_environment(pin: CorePin) -> None:
     if find_spec("pip") is None:
         raise CliError(
             f"{sys.executable} has no pip.",
             why="vLLM is installed with it",
             do=f"{sys.executable} -m ensurepip",
         )
-    want = pins.stack()["torch"]
+    want = pin.torch
     torch = _find("torch")
     if torch is None or torch.version.partition("+")[0] != want:
         raise CliError(
             f"torch {want} must be installed first; "
             f"{'none' if torch is None else torch.version} is.",
-            why=f"vLLM {pins.stack()['vllm']} is built for it, and left to itself pip would take "
+            why=f"vLLM {pin.vllm} is built for it, and left to itself pip would take "
             "the newest torch, whose default build carries CUDA.",
-            do="pip install 'vllm-ascend-mrv2[emulator]'   (on a machine with a card: "
-            f"pip install torch=={want} torch-npu=={pins.stack()['torch-npu']})",
+            do=f"pip install torch=={want} torch-npu=={pin.torch_npu} cmake ninja   (the last two "
+            "are for the emulated device)",
         )
 
 
-def install(*, replace: bool = False) -> None:
-    """Install the pinned vLLM and what it requires. Does nothing where all is there."""
-    want = pins.stack()["vllm"]
+def pinned(version: str) -> CorePin:
+    """The core of that version, or the reference for "". Raises CliError for one without a pin."""
+    if not version:
+        return pins.reference()
+    known = {pin.vllm: pin for pin in pins.cores()}
+    if version not in known:
+        raise CliError(
+            f"vLLM {version} is not a core that this plugin knows.",
+            why="what goes with a core, and how it stands, is in compat/pins.toml",
+            do=f"Name one of {', '.join(known)}.",
+        )
+    return known[version]
+
+
+def install(version: str = "", *, replace: bool = False) -> None:
+    """Install a pinned vLLM (the reference, unless told) and what it requires.
+
+    Does nothing where all is there.
+    """
+    pin = pinned(version)
+    want = pin.vllm
     core = _find("vllm")
     fits = core is not None and core.version == want and not is_cuda_build(core)
     if core is not None and fits and not replace and not _unmet(core):
         say(f"vLLM {want} without CUDA packages is installed, with all that it requires.")
         return
-    _check_environment()
+    _check_environment(pin)
     if core is not None and not fits and not replace:
         kind = " (its CUDA build)" if is_cuda_build(core) else ""
         raise CliError(
             f"This environment has vLLM {core.version}{kind}.",
             why=f"vLLM {want} without CUDA packages would take its place.",
-            do="Use another environment, or confirm with: vllm-ascend-mrv2 install-core --replace",
+            do=f"Use another environment, or confirm with: {pins.install_command(pin)} --replace",
         )
     requirement = f"vllm=={want}"
     if not fits or replace:
@@ -123,7 +142,7 @@ def install(*, replace: bool = False) -> None:
     say("Step 2 of 2: what vLLM requires (about 100 packages, 400 MB): about a minute.")
     with tempfile.TemporaryDirectory() as folder:
         constraints = Path(folder) / "constraints.txt"
-        constraints.write_text(f"torch=={pins.stack()['torch']}\n", encoding="utf-8")
+        constraints.write_text(f"torch=={pin.torch}\n", encoding="utf-8")
         _pip("Installing vLLM's requirements", ["-c", str(constraints), requirement], {})
     say(f"vLLM {want} is installed.")
 
@@ -138,7 +157,8 @@ def ensure_installed() -> None:
 
 
 @click.command("install-core")
+@click.argument("version", default="")
 @click.option("--replace", is_flag=True, help="Replace another vLLM that is installed.")
-def install_core(replace: bool) -> None:
-    """Install the vLLM that this plugin serves, without CUDA packages."""
-    install(replace=replace)
+def install_core(version: str, replace: bool) -> None:
+    """Install the vLLM that this plugin is developed with, or VERSION, without CUDA packages."""
+    install(version, replace=replace)

@@ -87,6 +87,12 @@ def device() -> dict[str, str]:
     return dict(_data()["device"])
 
 
+def install_command(pin: CorePin) -> str:
+    """What installs that core into an environment that has its torch."""
+    named = "" if pin == reference() else f" {pin.vllm}"
+    return f"vllm-ascend-mrv2 install-core{named}"
+
+
 def public(found: str) -> str:
     """A version without its local part: 2.13.0+cpu is 2.13.0."""
     return found.partition("+")[0]
@@ -121,18 +127,27 @@ def _installed(name: str) -> str | None:
         return None
 
 
-def version_problems(installed: Callable[[str], str | None] = _installed) -> list[str]:
-    """One line for each distribution whose version is not that of the nearest verified set.
+def installed() -> CorePin | None:
+    """The verified set that is installed here as a whole, or None."""
+    return matching(_installed)
 
-    `installed` gives a distribution's version or None; local parts (`+cpu`) are ignored.
+
+def version_problems(
+    installed: Callable[[str], str | None] = _installed, among: Iterable[CorePin] | None = None
+) -> list[str]:
+    """One line for each distribution whose version is not that of the nearest set.
+
+    among: the sets to choose from; the verified ones, where it is None. `installed` gives a
+    distribution's version or None; local parts (`+cpu`) are ignored.
     """
     lines = []
-    for name, wanted in nearest(installed("vllm")).versions.items():
+    near = nearest(installed("vllm"), among)
+    for name, wanted in near.versions.items():
         found = installed(name)
         if found is None or public(found) != wanted:
             mend = f"pip install {name}=={wanted}"
             if name == "vllm":
-                mend = "vllm-ascend-mrv2 install-core" + (" --replace" if found else "")
+                mend = install_command(near) + (" --replace" if found else "")
             lines.append(
                 f"{name} {found or 'is not installed'}: this release is verified with {wanted}; "
                 f"{mend}"

@@ -13,7 +13,10 @@ from __future__ import annotations
 import importlib
 from collections.abc import Mapping
 from dataclasses import dataclass
+from importlib.metadata import version
 from typing import Any
+
+from vllm_ascend_mrv2.compat import differences
 
 _GPU = "vllm.v1.worker.gpu"
 _ALL_KNOWN = "0.30 to 0.33"
@@ -198,6 +201,18 @@ def _resolve(owner: str) -> Any:
     return getattr(module, attribute) if attribute else module
 
 
+def _is_elsewhere(holder: str, name: str, core: str) -> bool:
+    """Whether that core has no such name, and another compat module says so."""
+    module, _, attribute = holder.partition(":")
+    symbol = f"{module}:{attribute}.{name}" if attribute else f"{module}:{name}"
+    if differences.about(symbol, core) is None:
+        return False
+    try:
+        return not hasattr(_resolve(holder), name)
+    except (ImportError, AttributeError):
+        return True
+
+
 def install(replacements: Mapping[str, Any]) -> None:
     """Bind every name of REBINDINGS. Idempotent.
 
@@ -208,9 +223,12 @@ def install(replacements: Mapping[str, Any]) -> None:
     if unmatched:
         raise KeyError(f"replacements and REBINDINGS differ: {', '.join(sorted(unmatched))}")
     bindings: list[tuple[Any, str, Any]] = []
+    core = version("vllm")
     for rebinding in REBINDINGS:
         replacement = replacements[rebinding.key]
         for holder in (rebinding.owner, *rebinding.copies):
+            if _is_elsewhere(holder, rebinding.name, core):
+                continue
             host = _resolve(holder)
             if rebinding.only_if_missing:
                 if not hasattr(host, rebinding.name):

@@ -9,6 +9,7 @@ imports no core module and touches no device.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -21,6 +22,9 @@ _registered = False
 
 def kernel_overrides() -> dict[str, Callable[..., None]]:
     """Qualified name of each Triton kernel of core -> the function that serves its launches."""
+    from vllm.v1.worker.gpu.sample import output as core_output
+
+    from vllm_ascend_mrv2.compat import sampling_mask
     from vllm_ascend_mrv2.kernels import input_batch, structured_outputs
     from vllm_ascend_mrv2.kernels.metrics import logits
     from vllm_ascend_mrv2.kernels.sample import (
@@ -57,7 +61,9 @@ def kernel_overrides() -> dict[str, Callable[..., None]]:
             prompt_logprob.prompt_logprobs_token_ids
         ),
         f"{_GPU}.sample.trace_replay._trace_replay_kernel": trace_replay.trace_replay,
-        f"{_GPU}.sample.output._compact_sampling_mask_kernel": output.compact_sampling_mask,
+        f"{_GPU}.sample.output._compact_sampling_mask_kernel": sampling_mask.kernel_for(
+            core_output._compact_sampling_mask_kernel, output.compact_sampling_mask
+        ),
         f"{_GPU}.metrics.logits._num_nans_kernel": logits.num_nans,
         f"{_GPU}.structured_outputs._apply_grammar_bitmask_kernel": (
             structured_outputs.apply_grammar_bitmask
@@ -114,14 +120,22 @@ def register() -> None:
     no kernel or name of that kind, with nothing half done that a second call would not finish.
     """
     global _registered
-    from vllm.triton_utils.dispatcher import register_kernels
-
-    from vllm_ascend_mrv2.compat import wrappers
+    from vllm_ascend_mrv2.compat import kernel_registry, logits_context, wrappers
+    from vllm_ascend_mrv2.kernels.sample import logit_bias, thinking_budget
 
     wrappers.install(rebindings())
+    if not logits_context.core_has_one():
+        logits_context.install(logit_bias.apply, thinking_budget.apply)
     if not _registered:
-        register_kernels(kernel_overrides())
+        kernel_registry.register(kernel_overrides())
         _registered = True
+
+
+@cache
+def _watermarks_by_default() -> bool:
+    from vllm.sampling_params import SamplingParams
+
+    return bool(SamplingParams().watermarking)
 
 
 def unsupported_sampling(params: SamplingParams) -> str | None:
@@ -134,7 +148,8 @@ def unsupported_sampling(params: SamplingParams) -> str | None:
     """
     from vllm.v1.worker.gpu.sample import logit_bias as core
 
-    if params.watermarking:
+    # Before core 0.32 it is on by default, which nobody asked for.
+    if params.watermarking and not _watermarks_by_default():
         return (
             "watermarking is not supported on this device: its Philox sampling kernels have no "
             "replacement, and core would answer without a watermark. Leave `watermarking` unset."

@@ -48,11 +48,13 @@ class BlockTables(core.BlockTables):
         num_reqs_padded: int,
         out: tuple[torch.Tensor, ...] | None = None,
         out_ptrs: torch.Tensor | None = None,
+        num_computed_tokens: torch.Tensor | None = None,
     ) -> tuple[torch.Tensor, ...]:
         """Rows of the batch, per group [num_reqs_padded, max_num_blocks] int32.
 
         idx_mapping: [R] int64, all >= 0. Rows past R are zero, the null block. Entries past a
-        request's last block are stale block ids, as in core.
+        request's last block are stale block ids, as in core. num_computed_tokens (core 0.33) is for
+        sliding windows, which the attention backend refuses.
         """
         num_reqs = idx_mapping.shape[0]
         gathered = tuple(self.input_block_tables) if out is None else out

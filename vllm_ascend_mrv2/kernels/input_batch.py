@@ -164,6 +164,9 @@ def post_update(
     all_token_ids_ptr: torch.Tensor,
     all_token_ids_stride: int,
     total_len_ptr: torch.Tensor,
+    draft_tokens_ptr: torch.Tensor | None = None,
+    draft_tokens_out_ptr: torch.Tensor | None = None,
+    num_draft_tokens: int = 0,
     **launch_options: Any,
 ) -> None:
     """Advance the request state by what this step sampled.
@@ -177,7 +180,8 @@ def post_update(
 
     Raises NotReplacedError where more than one token per request may have been sampled.
     """
-    if sampled_tokens_ptr.shape[1] != 1:
+    # Core 0.33 also keeps the next step's drafts here.
+    if sampled_tokens_ptr.shape[1] != 1 or draft_tokens_ptr is not None:
         raise NotReplacedError(
             f"speculative decoding: up to {sampled_tokens_ptr.shape[1]} sampled tokens per request "
             "have no replacement of _post_update_kernel on this device; start without "

@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from vllm_ascend_mrv2.compat import grammar_rows
 from vllm_ascend_mrv2.kernels import bitmask as bits
 from vllm_ascend_mrv2.kernels import upload
 
@@ -26,18 +27,9 @@ def apply_bitmask(
     grammar_bitmask: [m, ceil(vocab_size / 32)] int32, on the host; logits: [num_logits,
     vocab_size], masked in place.
     """
-    from vllm.v1.worker.gpu.structured_outputs import _build_grammar_mapping
-
     if not grammar_req_ids:
         return
-    mapping = _build_grammar_mapping(
-        input_batch.req_ids,
-        grammar_req_ids,
-        input_batch.cu_num_logits_np,
-        input_batch.num_draft_tokens_per_req,
-        worker.num_bonus_tokens,
-        worker.mask_stride,
-    )
+    mapping = grammar_rows.mapping(worker, input_batch, grammar_req_ids)
     assert len(mapping) == len(grammar_bitmask)
     masks = upload.stage(grammar_bitmask, logits.device)
     indices = upload.stage(np.asarray(mapping, np.int32), logits.device)

@@ -11,11 +11,9 @@ from typing import Any
 
 import torch
 from vllm.v1.sample.ops.topk_topp_sampler import apply_top_k_top_p
-from vllm.v1.worker.gpu.sample.prompt_logprob import (
-    CHUNK_SIZE,
-    compute_prompt_logprobs_with_chunking,
-)
+from vllm.v1.worker.gpu.sample.prompt_logprob import compute_prompt_logprobs_with_chunking
 
+from vllm_ascend_mrv2.compat import prompt_scores
 from vllm_ascend_mrv2.kernels.sample import gumbel
 
 
@@ -40,7 +38,7 @@ def use_what_sampling_needs(runner: Any) -> None:
     del logits, kept, drawn_from
     # What the forward leaves is alive beside it. Two chunks: the logits of one live until those of
     # the next are there.
-    tokens = min(2 * CHUNK_SIZE, runner.max_num_tokens)
+    tokens = min(2 * prompt_scores.chunk_rows(), runner.max_num_tokens)
     forward = torch.empty(4, runner.max_num_tokens, hidden_size, dtype=runner.dtype, device=device)
     compute_prompt_logprobs_with_chunking(
         torch.zeros(tokens, dtype=torch.int64, device=device),

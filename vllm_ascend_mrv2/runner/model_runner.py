@@ -296,7 +296,6 @@ class AscendModelRunner(GPUModelRunner):
             req_id_to_index={req_id: row for row, req_id in enumerate(req_ids)},
             sampled_token_ids=None,
             prompt_logprobs_dict={},
-            prompt_token_id_logprobs_dict={},
         )
         return AscendStepOutput(output, tokens, self.main_stream, self.output_copy_stream)
 

@@ -19,6 +19,7 @@ from vllm.v1.outputs import AsyncModelRunnerOutput, LogprobsTensors, ModelRunner
 from vllm.v1.worker.gpu.sample.output import SamplerOutput
 from vllm.v1.worker.utils import raise_if_nan_logits
 
+from vllm_ascend_mrv2.compat import sampling_mask
 from vllm_ascend_mrv2.graph.watchdog import Watchdog
 
 _watchdog: Watchdog | None = None
@@ -47,6 +48,10 @@ class _LateResult(AsyncModelRunnerOutput):
         self._copy_stream = copy_stream
         self._ready = torch.npu.Event()
         self._ready.record(main_stream)
+
+    def get_kv_connector_output(self) -> Any:
+        """Core 0.33 asks for it where `get_output` failed; None, as no connector is served."""
+        return self._output.kv_connector_output
 
     @contextmanager
     def _copying(self) -> Iterator[None]:
@@ -89,10 +94,11 @@ class AscendAsyncOutput(_LateResult):
         num_sampled_tokens: torch.Tensor,
         main_stream: torch.npu.Stream,
         copy_stream: torch.npu.Stream,
-        check_ep_fault: bool,
-        pending_aux_output: Any | None,
+        check_ep_fault: bool = False,
+        pending_aux_output: Any | None = None,
+        routed_experts: Any | None = None,  # in the other's place in core 0.30
     ) -> None:
-        if check_ep_fault or pending_aux_output is not None:
+        if check_ep_fault or pending_aux_output is not None or routed_experts is not None:
             raise NotImplementedError(
                 "expert-parallel fault checks and the auxiliary output connector are not "
                 "supported on this platform; start without them."
@@ -120,15 +126,14 @@ class AscendAsyncOutput(_LateResult):
                 req_id: _host_logprobs(tensors)
                 for req_id, tensors in output.prompt_logprobs_dict.items()
             }
-            output.prompt_token_id_logprobs_dict = {
-                req_id: _host(tensor)
-                for req_id, tensor in output.prompt_token_id_logprobs_dict.items()
-            }
+            scores = getattr(output, "prompt_token_id_logprobs_dict", {})  # not in core 0.30
+            for req_id, tensor in scores.items():
+                scores[req_id] = _host(tensor)
         for ids, count in zip(token_ids, num_sampled.tolist(), strict=True):
             del ids[count:]
         output.sampled_token_ids = token_ids
         if masks is not None:
-            output.sampling_masks = masks.tolists(num_sampled)
+            output.sampling_masks = sampling_mask.as_lists(masks, num_sampled)
         if num_nans is not None:
             output.num_nans_in_logits = dict(zip(output.req_ids, num_nans.tolist(), strict=False))
             if envs.VLLM_RAISE_ON_LOGIT_NANS:

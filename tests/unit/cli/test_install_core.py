@@ -87,6 +87,19 @@ def test_another_core_is_replaced_only_when_told(
     assert "--force-reinstall" in asked[0][0]
 
 
+def test_another_core_is_named_by_its_version(site: Callable[..., Path], asked: Asked) -> None:
+    site("torch", TORCH)
+    site("pip", "26.0", alone=True)
+    install_core.install("0.31.0")
+    (build, environment), _ = asked
+    assert build[-1] == "vllm==0.31.0"
+    assert environment["VLLM_VERSION_OVERRIDE"] == "0.31.0"
+    with pytest.raises(CliError, match=r"vLLM 0\.1\.0 is not a core that this plugin knows"):
+        install_core.install("0.1.0")
+    with pytest.raises(CliError, match=r"torch 2\.14\.0 must be installed first"):
+        install_core.install("0.33.0")
+
+
 @pytest.mark.parametrize("installed", [None, "2.14.0"])
 def test_torch_comes_first(site: Callable[..., Path], asked: Asked, installed: str | None) -> None:
     if installed is not None:

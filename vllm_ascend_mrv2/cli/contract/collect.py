@@ -251,6 +251,8 @@ class _Uses(ast.NodeVisitor):
         self.owners.pop()
 
     def visit_FunctionDef(self, node: Function) -> None:
+        if any(dotted(decorator)[-1:] == ("serves",) for decorator in node.decorator_list):
+            return  # for other cores than the reference: see compat/differences.py
         held: dict[str, Target] = {}
         for argument in (*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs):
             path = dotted(_not_none(argument.annotation))
@@ -513,9 +515,14 @@ def _reliance(core: CoreSource, target: Target, use: Use, is_whole: bool) -> Rel
         own = set(use.expects.split())
         if core.abstract_names(what) - own:  # ours is abstract too: a base of others of ours
             return replace(made, use="name", expects="")
-        # What the reference's class does not have is no business between the two.
-        shared = (n for n in sorted(own) if core.resolve(target.module, (*target.path, n)))
-        return replace(made, expects=" ".join(shared))
+        # A private name that the reference's class does not have is no business between the two; a
+        # public one may be what another core's asks for.
+        kept = (
+            name
+            for name in sorted(own)
+            if not name.startswith("_") or core.resolve(target.module, (*target.path, name))
+        )
+        return replace(made, expects=" ".join(kept))
     theirs = caller_signature(core, made, what)
     if not use.expects or theirs is None:
         return replace(made, expects="")

@@ -6,7 +6,6 @@ from __future__ import annotations
 import json
 from dataclasses import asdict, dataclass
 from importlib.metadata import PackageNotFoundError, version
-from importlib.util import find_spec
 from pathlib import Path
 
 import click
@@ -17,6 +16,7 @@ from vllm_ascend_mrv2.cli.contract.collect import CollectError, collect
 from vllm_ascend_mrv2.cli.contract.fetch import fetch, newest_version
 from vllm_ascend_mrv2.compat import pins
 from vllm_ascend_mrv2.compat.contract import check as checking
+from vllm_ascend_mrv2.compat.contract import probe
 from vllm_ascend_mrv2.compat.contract.check import Mismatch, Reliance
 from vllm_ascend_mrv2.compat.contract.source import CoreSource
 
@@ -49,18 +49,18 @@ class Report:
 
 def installed_core() -> tuple[str, Path]:
     """Version and folder (that holds `vllm/`) of this environment's core. Raises CliError."""
-    spec = find_spec("vllm")
+    folder = probe.installed_core()
     try:
         found = version("vllm")
     except PackageNotFoundError:
         found = ""
-    if spec is None or not spec.submodule_search_locations or not found:
+    if folder is None or not found:
         raise CliError(
             "vLLM is not installed here.",
             why="`installed` names the core of this environment.",
             do="vllm-ascend-mrv2 install-core, or name a version: it is downloaded.",
         )
-    return found, Path(spec.submodule_search_locations[0]).parent
+    return found, folder
 
 
 def find_core(named: str, cache: Path) -> tuple[str, Path]:

@@ -12,7 +12,6 @@ import re
 import sys
 from collections.abc import Mapping
 from importlib.metadata import Distribution, distributions, entry_points
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +22,7 @@ from vllm_ascend_mrv2.cli.doctor.child import ask
 from vllm_ascend_mrv2.cli.doctor.facts import Cann, Dist, Driver, Facts, Plugin, TorchProbe
 from vllm_ascend_mrv2.cli.install_core import is_cuda_build
 from vllm_ascend_mrv2.compat.contract.check import Mismatch, check_folder
+from vllm_ascend_mrv2.compat.contract.probe import installed_core
 
 PLUGIN_GROUP = "vllm.platform_plugins"
 # Where CANN's installers put it: before and since CANN 8.5.
@@ -130,13 +130,8 @@ def _dist(dist: Distribution | None) -> Any:
 
 def _core_mismatches() -> tuple[Mismatch, ...] | None:
     """The installed core's source against the contract; None where there is no core."""
-    spec = find_spec("vllm")  # of a top-level package: nothing is imported
-    if spec is None or not spec.submodule_search_locations:
-        return None
-    try:
-        return tuple(check_folder(Path(spec.submodule_search_locations[0]).parent))
-    except FileNotFoundError:  # a folder that another distribution left behind
-        return None
+    core = installed_core()
+    return None if core is None else tuple(check_folder(core))
 
 
 # -- CANN and the driver ----------------------------------------------------------------------

@@ -73,15 +73,7 @@ def install_command(pin: pins.CorePin, facts: Facts) -> str:
     ]
     steps = [f"pip install {' '.join(wrong)}"] if wrong else []
     if not _is_plain_core(facts) or found["vllm"] != pin.vllm:
-        if pin == pins.reference():
-            steps.append(
-                "vllm-ascend-mrv2 install-core" + (" --replace" if "vllm" in found else "")
-            )
-        else:
-            steps.append(
-                f"VLLM_TARGET_DEVICE=empty VLLM_VERSION_OVERRIDE={pin.vllm} pip install "
-                f"--no-binary=vllm vllm=={pin.vllm} torch=={pin.torch}"
-            )
+        steps.append(pins.install_command(pin) + (" --replace" if "vllm" in found else ""))
     return " && ".join(steps)
 
 

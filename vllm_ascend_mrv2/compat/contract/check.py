@@ -12,6 +12,7 @@ from importlib.resources import files
 from inspect import Parameter, Signature
 from pathlib import Path
 
+from vllm_ascend_mrv2.compat import differences
 from vllm_ascend_mrv2.compat.contract.source import (
     CoreSource,
     Found,
@@ -20,10 +21,17 @@ from vllm_ascend_mrv2.compat.contract.source import (
     shown,
     without_first,
 )
+from vllm_ascend_mrv2.compat.differences import Difference
 
 # The package's folder name in `by`, so that a path is one of a checkout.
 PACKAGE = "vllm_ascend_mrv2"
 _SHOWN_FILES = 2
+
+
+def split(symbol: str) -> tuple[str, tuple[str, ...]]:
+    """Module name, and the path in it."""
+    module, _, path = symbol.partition(":")
+    return module, tuple(path.split(".")) if path else ()
 
 
 @dataclass(frozen=True, order=True)
@@ -49,8 +57,7 @@ class Reliance:
     @property
     def parts(self) -> tuple[str, tuple[str, ...]]:
         """Module name, and the path in it."""
-        module, _, path = self.symbol.partition(":")
-        return module, tuple(path.split(".")) if path else ()
+        return split(self.symbol)
 
     @property
     def look_at(self) -> str:
@@ -88,19 +95,44 @@ def contract() -> tuple[Reliance, ...]:
 def check(core: CoreSource, reliances: tuple[Reliance, ...] | None = None) -> list[Mismatch]:
     """All mismatches, one for each way in which a symbol is used.
 
-    A name that is not there is reported once, and what would be in it is not reported.
+    A name that is not there is reported once, and what would be in it is not reported. Nor is one
+    in whose place a compat module uses another on cores of that version; that other name is
+    reported where it is not there.
     """
-    found = []
+    found: dict[Mismatch, None] = {}
     missing: list[str] = []
     for reliance in contract() if reliances is None else reliances:
         if any(re.fullmatch(rf"{re.escape(name)}([.:].*)?", reliance.symbol) for name in missing):
             continue
         mismatch = _compare(core, reliance)
-        if mismatch is not None:
-            found.append(mismatch)
-            if core.resolve(*reliance.parts) is None:
-                missing.append(reliance.symbol)
-    return found
+        if mismatch is None:
+            continue
+        if core.resolve(*reliance.parts) is None:
+            missing.append(reliance.symbol)
+        other = differences.about(reliance.symbol, core.version)
+        instead = [mismatch] if other is None else _missing_instead(core, other)
+        found.update(dict.fromkeys(instead))
+    return list(found)
+
+
+def _missing_instead(core: CoreSource, other: Difference) -> list[Mismatch]:
+    """Of the names that a compat module uses in place of the reference's, those that differ."""
+    made = []
+    for line in other.relies_on:
+        symbol, call, arguments = line.partition("(")
+        found = core.resolve(*split(symbol))
+        kind = found.kind if found is not None else "function" if call else "value"
+        reliance = Reliance(
+            symbol,
+            "call" if call else "name",
+            kind,
+            call + arguments,
+            (),
+            (f"{PACKAGE}/{other.module}",),
+        )
+        if (mismatch := _compare(core, reliance)) is not None:
+            made.append(mismatch)
+    return made
 
 
 def check_folder(folder: Path) -> list[Mismatch]:

@@ -187,6 +187,14 @@ class CoreSource:
             raise FileNotFoundError(f"{folder} holds no vllm/__init__.py")
         self._modules: dict[str, Module | None] = {}
 
+    @cached_property
+    def version(self) -> str:
+        """As the core's own `_version.py` has it, "" where it has none."""
+        path = self.folder / "vllm" / "_version.py"
+        text = path.read_text(encoding="utf-8") if path.is_file() else ""
+        found = re.search(r"^__version__\b.*= '([^']+)'", text, re.MULTILINE)
+        return found[1] if found else ""
+
     def module(self, name: str) -> Module | None:
         """The module of that absolute name, or None where there is none."""
         if name not in self._modules:

@@ -18,16 +18,13 @@ def topk_log_softmax(
     logits_ptr: torch.Tensor,
     logits_stride: int,
     topk_ids_ptr: torch.Tensor,
-    topk_ids_stride: int,
-    topk: int,
-    vocab_size: int,
-    BLOCK_SIZE: int,
-    TOPK_BLOCK_SIZE: int,
+    *sizes: int,  # core 0.30 has one less
+    **block_sizes: int,
 ) -> None:
     """Write log_softmax(logits)[ids]: output [n, topk] float32, logits [n, vocab_size], ids
     int64.
     """
-    rows = max(1, _CHUNK_ELEMENTS // vocab_size)
+    rows = max(1, _CHUNK_ELEMENTS // logits_ptr.shape[1])
     for start in range(0, logits_ptr.shape[0], rows):
         part = slice(start, start + rows)
         logprobs = torch.log_softmax(logits_ptr[part], dim=-1, dtype=torch.float32)

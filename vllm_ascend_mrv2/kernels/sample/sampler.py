@@ -55,8 +55,10 @@ class Sampler(core.Sampler):
         self.is_plain = np.zeros(max_num_reqs, dtype=bool)  # host: see `samples_plainly`
         self._has_staged_writes = True
 
-    def add_request(self, req_idx: int, sampling_params: SamplingParams) -> None:
-        super().add_request(req_idx, sampling_params)
+    def add_request(self, req_idx: int, *args: Any) -> None:
+        """args: the request's SamplingParams; in core 0.30 the length of its prompt before."""
+        super().add_request(req_idx, *args)
+        sampling_params: SamplingParams = args[-1]
         seed = torch.from_numpy(self.sampling_states.seeds.np[req_idx : req_idx + 1])
         self.seed_states.np[req_idx] = gumbel.seed_state(seed).numpy()[0]
         self.is_plain[req_idx] = samples_plainly(sampling_params)
@@ -77,9 +79,12 @@ class Sampler(core.Sampler):
         pos: torch.Tensor,
         top_k: torch.Tensor | None,
         top_p: torch.Tensor | None,
-        use_fused_sampler: bool,
+        *of_fused_samplers: Any,
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Sampled tokens [n] int64 and the logits they were drawn from."""
+        """Sampled tokens [n] int64 and the logits they were drawn from.
+
+        of_fused_samplers: when core may use another device's sampler; differs between cores.
+        """
         states = self.sampling_states
         logits = apply_top_k_top_p(processed_logits, top_k, top_p)
         if not states.temperature.np[idx_mapping_np].any():

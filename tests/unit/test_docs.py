@@ -1,0 +1,52 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The docs: every table that a page asks for can be made, and says what code and data say."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+import yaml
+
+from vllm_ascend_mrv2 import envs
+from vllm_ascend_mrv2.compat import pins
+from vllm_ascend_mrv2.support import REFUSALS
+
+ROOT = Path(__file__).parents[2]
+PAGES = sorted((ROOT / "docs").glob("*.md"))
+
+
+@pytest.fixture(scope="module")
+def tables() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("docs_tables", ROOT / "tools" / "docs_tables.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_every_table_is_on_a_page_and_can_be_made(tables: ModuleType) -> None:
+    marks = {m for p in PAGES for m in re.findall(r"<!-- table: (.*?) -->", p.read_text())}
+    assert marks == set(tables.TABLES)
+    for page in PAGES:
+        made = tables.on_page_markdown(page.read_text(encoding="utf-8"))
+        assert "<!-- table" not in made
+
+
+def test_tables_have_what_the_code_has(tables: ModuleType) -> None:
+    for switch in envs.SWITCHES:
+        assert f"| `{switch.name}` |" in tables.switches()
+    for refusal in REFUSALS:
+        assert f"| {refusal.feature} | {refusal.why} | {refusal.instead} |" in tables.refusals()
+    for pin in pins.cores():
+        assert f"| vLLM {pin.vllm} | {pin.torch} | {pin.status}: " in tables.cores()
+
+
+def test_every_page_is_in_the_navigation() -> None:
+    config = yaml.safe_load((ROOT / "mkdocs.yml").read_text(encoding="utf-8"))
+    named = [page for entry in config["nav"] for page in entry.values()]
+    assert sorted(named) == [page.name for page in PAGES]

@@ -1,0 +1,172 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What other cores have otherwise than the reference, as data: one entry for each compat module.
+
+The contract (contract/) says what the reference core has to have. An entry here says which of
+those names other cores lack or have in another form, and what serves in their place there. The
+static check counts a name as served where the entry's `relies_on` holds in that core; the code
+that uses it is marked by `Difference.serves`, and chosen by looking for the feature, not for the
+version.
+Imports neither torch nor vllm.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TypeVar
+
+from packaging.specifiers import SpecifierSet
+
+_F = TypeVar("_F", bound=Callable[..., object])
+
+
+@dataclass(frozen=True)
+class Difference:
+    """Names of the contract that some cores have otherwise.
+
+    module: of ours that serves those cores, below this package.
+    cores: which they are, as a version specifier.
+    symbols: names as in the contract; one that ends in `*` stands for all that begin so.
+    relies_on: what has to be there instead, as "module:name" or with a call's shape,
+    "module:name(_, _, key=_)".
+    refuses: a feature that is refused on those cores, "" where all is served.
+    """
+
+    module: str
+    cores: str
+    symbols: tuple[str, ...]
+    reason: str
+    goes_when: str
+    relies_on: tuple[str, ...] = ()
+    refuses: str = ""
+
+    def is_for(self, core: str) -> bool:
+        """Whether the core of that version ("": not known) is one of those."""
+        return bool(core) and SpecifierSet(self.cores).contains(core, prereleases=True)
+
+    def names(self, symbol: str) -> bool:
+        """Whether it is about that name of the contract."""
+        return any(
+            re.fullmatch(re.escape(known).replace(r"\*", ".*"), symbol) for known in self.symbols
+        )
+
+    def serves(self, function: _F) -> _F:
+        """Marks a function that runs on those cores only: the contract does not look into it."""
+        return function
+
+
+_GPU = "vllm.v1.worker.gpu"
+_WORKER = "vllm.v1.worker.gpu_worker"
+_PLATFORM = "vllm.platforms.interface:Platform"
+
+WORKER_STARTUP = Difference(
+    module="compat/worker_startup.py",
+    cores="<0.32",
+    symbols=(
+        f"{_WORKER}:Worker._init_workspace_and_model_runner",
+        f"{_WORKER}:Worker._make_model_runner",
+        "vllm.v1.worker.utils:request_memory",
+    ),
+    relies_on=(
+        f"{_WORKER}:init_workspace_manager(_, _, _)",
+        f"{_WORKER}:_num_workspace_lanes(_, _)",
+        f"{_WORKER}:report_usage_stats(_)",
+        "vllm.v1.worker.utils:request_memory(_, _)",
+    ),
+    reason="the end of Worker.init_device became methods of its own in 0.32, and weights that "
+    "another process holds are counted since then",
+    goes_when="no core before 0.32 is supported",
+)
+
+SAMPLING_MASK = Difference(
+    module="compat/sampling_mask.py",
+    cores="<0.32",
+    symbols=(f"{_GPU}.sample.output:_compact_sampling_mask_kernel",),
+    relies_on=(
+        f"{_GPU}.sample.output:_compact_sampling_mask_kernel(_, _, _, _, _, _, _, _, _, _, _, _)",
+        f"{_GPU}.sample.output:SamplingMaskTensors.tolists()",
+    ),
+    reason="a request has one row of a sampling mask there; since 0.32 it may have several",
+    goes_when="no core before 0.32 is supported",
+)
+
+KERNEL_REGISTRY = Difference(
+    module="compat/kernel_registry.py",
+    cores="<0.31",
+    symbols=(
+        "vllm.triton_utils.dispatcher*",
+        f"{_PLATFORM}.register_triton_kernel_overrides",
+        "vllm.platforms:current_platform.register_triton_kernel_overrides",
+    ),
+    relies_on=("vllm.triton_utils:triton",),
+    reason="core's registry of kernel replacements, and the hook that fills it, came with 0.31",
+    goes_when="0.30 is no longer supported",
+)
+
+ENVIRON_CHECK = Difference(
+    module="compat/environ_check.py",
+    cores="<0.31",
+    symbols=(f"{_PLATFORM}.validate_environ",),
+    relies_on=("vllm.envs:validate_environ(_)", "vllm.engine.arg_utils:envs"),
+    reason="the platform is asked to check VLLM_ variables since 0.31; before, core takes ours for "
+    "misspelt ones of its own",
+    goes_when="0.30 is no longer supported",
+)
+
+LOGITS_CONTEXT = Difference(
+    module="compat/logits_context.py",
+    cores="<0.31",
+    symbols=(
+        f"{_GPU}.sample.logit_bias:LogitBiasState.apply",
+        f"{_GPU}.sample.thinking_budget:ThinkingBudgetState.apply",
+    ),
+    relies_on=(
+        f"{_GPU}.sample.logit_bias:LogitBiasState.apply_logit_bias(_, _, _, _)",
+        f"{_GPU}.sample.thinking_budget:ThinkingBudgetState.apply(_, _, _, _, _, _)",
+    ),
+    reason="logits processors get one context object since 0.31, and single arguments before",
+    goes_when="0.30 is no longer supported",
+)
+
+PROMPT_SCORES = Difference(
+    module="compat/prompt_scores.py",
+    cores="<0.31",
+    symbols=(
+        f"{_GPU}.sample.prompt_logprob:CHUNK_SIZE",
+        f"{_GPU}.sample.prompt_logprob:async_tensor_h2d",
+    ),
+    relies_on=(f"{_GPU}.sample.prompt_logprob:compute_prompt_logprobs_with_chunking(_, _, _, _)",),
+    reason="the chunk of a prompt's scores is a local name there, and no token ids go to the "
+    "device for them",
+    goes_when="0.30 is no longer supported",
+)
+
+GRAMMAR_ROWS = Difference(
+    module="compat/grammar_rows.py",
+    cores=">=0.33",
+    symbols=(
+        f"{_GPU}.structured_outputs:_build_grammar_mapping",
+        f"{_GPU}.structured_outputs:StructuredOutputsWorker.num_bonus_tokens",
+    ),
+    relies_on=(f"{_GPU}.structured_outputs:StructuredOutputsWorker.mask_stride",),
+    reason="a request has as many rows of a grammar's bitmask there as it may have logits; before "
+    "0.33 it has as many as it has",
+    goes_when="no core before 0.33 is supported",
+)
+
+ALL: tuple[Difference, ...] = (
+    WORKER_STARTUP,
+    SAMPLING_MASK,
+    KERNEL_REGISTRY,
+    ENVIRON_CHECK,
+    LOGITS_CONTEXT,
+    PROMPT_SCORES,
+    GRAMMAR_ROWS,
+)
+
+
+def about(symbol: str, core: str) -> Difference | None:
+    """The entry that is about that name on the core of that version, or None."""
+    found = (entry for entry in ALL if entry.is_for(core) and entry.names(symbol))
+    return next(found, None)
