@@ -32,14 +32,15 @@ CXX_FILES = $(shell find csrc -name '*.cpp' -o -name '*.h')
 export HF_HUB_OFFLINE := 1
 export VLLM_NO_USAGE_STATS := 1
 
-.PHONY: help setup serve test exactness conformance hazards order lint format bench evidence contract
-.PHONY: docs dist dist-compile test-install clean distclean
+.PHONY: help setup serve test exactness test-parallel conformance hazards order lint format bench
+.PHONY: evidence contract docs dist dist-compile test-install clean distclean
 .DEFAULT_GOAL := help
 
 help:
 	@echo 'make serve [MODEL=smollm2|tiny-qwen3|...|FOLDER] [PORT=8000] [HOST=127.0.0.1] [HBM=4GiB] [ARGS=...]'
 	@echo 'make test  [TESTS="tests/unit ..."] [JOBS=2] [ARGS=...] [CORE=0.31.0: engine tests on that vLLM]'
 	@echo 'make exactness              the long tests: every model, prompt and seed'
+	@echo 'make test-parallel [PARALLEL_SEEDS=20] [ARGS=...]  every layout over several devices'
 	@echo 'make conformance [FILES="v1/worker/test_x.py ..."]  core'\''s own tests on this device'
 	@echo 'make hazards [SEEDS=100]    the order checker on published failures'
 	@echo 'make order [ORDER_SEEDS="1 2 3"]  engine tests under adversarial scheduling, also pinned'
@@ -82,6 +83,13 @@ exactness:
 	@$(RUNNABLE) $(TEST_MODELS)
 	@$(PYTEST) -m long $(OTHER_TESTS) $(ARGS)
 	@$(PYTEST_ENGINE) -m long $(ENGINE_TESTS) $(ARGS)
+
+# Several devices: every layout's tokens, graphs under many schedules, starts, ends and faults.
+PARALLEL_SEEDS ?= 20
+test-parallel:
+	@$(PYTHON) tools/bootstrap.py run
+	@SEEDS=$(PARALLEL_SEEDS) OMP_NUM_THREADS=1 TASK_QUEUE_ENABLE=1 $(EMULATED) --guard --check=strict \
+	  --devices 4 -- python -m pytest --durations=20 tests/parallel $(ARGS)
 
 # Core's own Model Runner V2 tests, against tests/upstream/expected.toml. Not under guard mode: it
 # is for our code, and makes these three times as slow.

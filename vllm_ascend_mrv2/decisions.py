@@ -105,6 +105,24 @@ def device_decision() -> Decision:
     return Decision("device", choice, f"libascendcl from {library.parent}")
 
 
+def ranks_decision(config: Any) -> Decision:
+    """How the model is spread over devices."""
+    parallel = config.parallel_config
+    sizes = {
+        "tensor": parallel.tensor_parallel_size,
+        "pipeline": parallel.pipeline_parallel_size,
+        "data": parallel.data_parallel_size,
+    }
+    parts = [f"{name} {size}" for name, size in sizes.items() if size > 1]
+    if not parts:
+        return Decision("ranks", "one device", "no parallelism was asked for")
+    if parallel.enable_expert_parallel:
+        parts.append("experts divided among all")
+    return Decision(
+        "ranks", ", ".join(parts), "HCCL between devices; what is captured is agreed by all ranks"
+    )
+
+
 def _loaded_library(name: str) -> Path | None:
     for line in Path("/proc/self/maps").read_text().splitlines():
         path = Path(line.rpartition(" ")[2])
@@ -127,6 +145,7 @@ def collect(config: Any) -> list[Decision]:
             "a verified set" if pins.installed() else "not a verified set (debug)",
         ),
         device_decision(),
+        ranks_decision(config),
         Decision("model runner", "V2", "the only runner of this plugin"),
         graph_decision(config),
         updates_decision(),

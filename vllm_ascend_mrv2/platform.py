@@ -110,6 +110,10 @@ class NPUPlatform(Platform):
     def support_static_graph_mode(cls) -> bool:
         return True
 
+    @classmethod
+    def get_device_communicator_cls(cls) -> str:
+        return "vllm_ascend_mrv2.distributed.communicator.NPUCommunicator"
+
     # -- hooks of core ------------------------------------------------------------------------
 
     @classmethod
@@ -123,12 +127,13 @@ class NPUPlatform(Platform):
     @classmethod
     def register_triton_kernel_overrides(cls) -> None:
         from vllm_ascend_mrv2 import kernels, layers
-        from vllm_ascend_mrv2.compat import runner_names, torch_cuda
+        from vllm_ascend_mrv2.compat import group_capture, runner_names, torch_cuda
         from vllm_ascend_mrv2.graph import capture, manager
         from vllm_ascend_mrv2.runner.output import AscendAsyncOutput
 
         triton_gate.open_worker_gate()
         torch_cuda.install({"CUDAGraph": capture.CapturedGraph, "graph": capture.capture})
+        group_capture.install()
         kernels.register()
         layers.register()
         runner_names.install(

@@ -106,9 +106,36 @@ def _transformers_backend(config: Any) -> str | None:
     return f"{', '.join(model.architectures)} by transformers' own code"
 
 
-def _executor(config: Any) -> str | None:
-    backend = _path(config, "parallel_config.distributed_executor_backend")
-    return f"distributed_executor_backend={backend}" if backend in ("ray",) else None
+def _executor(name: str) -> Callable[[Any], str | None]:
+    def asked(config: Any) -> str | None:
+        backend = _path(config, "parallel_config.distributed_executor_backend")
+        return f"distributed_executor_backend={backend}" if backend == name else None
+
+    return asked
+
+
+def _several_machines(config: Any) -> str | None:
+    parallel = _path(config, "parallel_config")
+    if parallel is None:
+        return None
+    if parallel.nnodes > 1:
+        return f"nnodes={parallel.nnodes}"
+    if parallel.data_parallel_size == 1:
+        return None
+    if parallel.data_parallel_external_lb or parallel.data_parallel_hybrid_lb:
+        return "data parallelism with an external or hybrid load balancer"
+    if parallel.data_parallel_backend != "mp":
+        return f"data_parallel_backend={parallel.data_parallel_backend}"
+    if parallel.data_parallel_size_local not in (0, parallel.data_parallel_size):
+        return f"data_parallel_size_local={parallel.data_parallel_size_local}"
+    return None
+
+
+def _all2all(config: Any) -> str | None:
+    if not _path(config, "parallel_config.enable_expert_parallel"):
+        return None
+    backend = _path(config, "parallel_config.all2all_backend")
+    return None if backend == "allgather_reducescatter" else f"all2all_backend={backend}"
 
 
 def _weight_offloading(config: Any) -> str | None:
@@ -119,8 +146,8 @@ def _weight_offloading(config: Any) -> str | None:
     return None
 
 
-_ONE_DEVICE = "several devices need HCCL collectives that are not verified yet"
-_USE_ONE = "serve on one device; several are planned (see ROADMAP.md)"
+_CONTEXT_WHY = "attention over a context that several devices hold is not built"
+_CONTEXT_INSTEAD = "use tensor, data, pipeline or expert parallelism"
 
 REFUSALS: tuple[Refusal, ...] = (
     Refusal(
@@ -149,40 +176,51 @@ REFUSALS: tuple[Refusal, ...] = (
         "start without --enable-lora, or merge the adapter into the model",
     ),
     Refusal(
-        "pipeline parallelism",
-        _more_than_one("parallel_config.pipeline_parallel_size", "pipeline_parallel_size"),
-        _ONE_DEVICE,
-        _USE_ONE,
-    ),
-    Refusal(
-        "tensor parallelism",
-        _more_than_one("parallel_config.tensor_parallel_size", "tensor_parallel_size"),
-        _ONE_DEVICE,
-        _USE_ONE,
-    ),
-    Refusal(
-        "data parallelism",
-        _more_than_one("parallel_config.data_parallel_size", "data_parallel_size"),
-        _ONE_DEVICE,
-        _USE_ONE,
-    ),
-    Refusal(
         "decode context parallelism",
         _more_than_one(
             "parallel_config.decode_context_parallel_size", "decode_context_parallel_size"
         ),
-        _ONE_DEVICE,
-        _USE_ONE,
+        _CONTEXT_WHY,
+        _CONTEXT_INSTEAD,
     ),
     Refusal(
         "prefill context parallelism",
         _more_than_one(
             "parallel_config.prefill_context_parallel_size", "prefill_context_parallel_size"
         ),
-        _ONE_DEVICE,
-        _USE_ONE,
+        _CONTEXT_WHY,
+        _CONTEXT_INSTEAD,
     ),
-    Refusal("Ray executor", _executor, _ONE_DEVICE, "use the default executor"),
+    Refusal(
+        "several machines",
+        _several_machines,
+        "only the devices of one machine, started by one command, have been tried",
+        "start all ranks on one machine with its default executor and load balancer",
+    ),
+    Refusal(
+        "Ray executor",
+        _executor("ray"),
+        "it has not been verified on this device",
+        "use the default executor",
+    ),
+    Refusal(
+        "external launcher",
+        _executor("external_launcher"),
+        "its ranks find their devices by rules that are not verified here",
+        "use the default executor",
+    ),
+    Refusal(
+        "expert load balancing",
+        _given("parallel_config.enable_eplb", "expert load balancing (--enable-eplb)"),
+        "it moves experts between devices while they serve, which is not verified",
+        "start without --enable-eplb",
+    ),
+    Refusal(
+        "other exchanges between experts than collectives",
+        _all2all,
+        "those are libraries of other devices",
+        "leave --all2all-backend unset",
+    ),
     Refusal(
         "quantization",
         _quantization,

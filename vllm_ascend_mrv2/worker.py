@@ -17,6 +17,7 @@ from vllm.v1.worker.gpu_worker import Worker, init_worker_distributed_environmen
 from vllm.v1.worker.worker_base import CompilationTimes
 
 from vllm_ascend_mrv2.compat import kernel_registry, kernel_warmup, worker_startup
+from vllm_ascend_mrv2.distributed.communicator import require_hccl
 from vllm_ascend_mrv2.runner.garbage import freeze_what_is_loaded
 from vllm_ascend_mrv2.runner.model_runner import AscendModelRunner, forget_runner
 
@@ -36,17 +37,11 @@ class NPUWorker(Worker):
     def init_device(self) -> None:
         """Claim the device, join the distributed world and take the memory baseline.
 
-        Raises RuntimeError where local_rank names no visible NPU.
+        Raises RuntimeError where local_rank names no visible NPU, HcclMissingError without HCCL.
         """
-        visible = torch.npu.device_count()
-        if self.local_rank >= visible:
-            raise RuntimeError(
-                f"worker {self.rank} needs NPU {self.local_rank}, but {visible} are visible. Make "
-                f"more visible with {current_platform.device_control_env_var}, or ask for fewer."
-            )
-        self.device = torch.device(f"npu:{self.local_rank}")
-        torch.npu.set_device(self.device)
+        self._claim_device()
         current_platform.check_if_supports_dtype(self.model_config.dtype)
+        require_hccl()
         init_worker_distributed_environment(
             self.vllm_config,
             self.rank,
@@ -64,6 +59,38 @@ class NPUWorker(Worker):
         self.requested_memory = worker_startup.requested_memory(self)
         worker_startup.make_runner(self)
 
+    def _claim_device(self) -> None:
+        """Set the NPU of this rank; `local_rank` becomes its number among the visible ones.
+
+        Core names its groups' devices by `local_rank`, so the two must be the same. A
+        data-parallel engine is given its devices by core; where it is not, engines of a machine
+        take them one after the other.
+        """
+        parallel = self.parallel_config
+        count = torch.npu.device_count()
+        assigned = parallel.assigned_physical_gpu_ids
+        if assigned is not None:
+            visible = [
+                current_platform.visible_device_id_to_physical_device_id(index)
+                for index in range(count)
+            ]
+            wanted = assigned[self.local_rank]
+            if wanted not in visible:
+                raise RuntimeError(f"worker {self.rank} needs NPU {wanted}; visible are {visible}.")
+            self.local_rank = visible.index(wanted)
+        elif parallel.distributed_executor_backend != "ray":
+            engine = parallel.data_parallel_rank_local
+            if engine is None:
+                engine = parallel.data_parallel_index
+            self.local_rank += engine * parallel.world_size
+        if self.local_rank >= count:
+            raise RuntimeError(
+                f"worker {self.rank} needs NPU {self.local_rank}, but {count} are visible. Make "
+                f"more visible with {current_platform.device_control_env_var}, or ask for fewer."
+            )
+        self.device = torch.device(f"npu:{self.local_rank}")
+        torch.npu.set_device(self.device)
+
     def _make_model_runner(self) -> AscendModelRunner:
         return AscendModelRunner(self.vllm_config, self.device)
 
@@ -78,6 +105,10 @@ class NPUWorker(Worker):
     def compile_or_warm_up_model(self) -> CompilationTimes:
         with kernel_warmup.skipped():
             return super().compile_or_warm_up_model()
+
+    def execute_dummy_batch(self) -> None:
+        if not self.model_runner.run_idle():
+            super().execute_dummy_batch()
 
     def _maybe_get_memory_pool_context(self, tag: str) -> AbstractContextManager[None]:
         # Core's pools serve sleep mode, which this platform refuses at start-up.

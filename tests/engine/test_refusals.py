@@ -39,6 +39,14 @@ class Ask:
     refused_by_core: bool = False
 
 
+MOE = {
+    "architectures": ["Qwen3MoeForCausalLM"],
+    "model_type": "qwen3_moe",
+    "num_experts": 4,
+    "num_experts_per_tok": 2,
+    "moe_intermediate_size": 64,
+    "decoder_sparse_step": 1,
+}
 DEEPSEEK = {
     "architectures": ["DeepseekV2ForCausalLM"],
     "model_type": "deepseek_v2",
@@ -64,9 +72,6 @@ ASKS = (
     Ask("TASK_QUEUE_ENABLE=2", "TASK_QUEUE_ENABLE=2", environment={"TASK_QUEUE_ENABLE": "2"}),
     Ask("speculative decoding", "ngram", ("--speculative-config", json.dumps(NGRAM))),
     Ask("LoRA", "LoRA", ("--enable-lora",)),
-    Ask("pipeline parallelism", "pipeline_parallel_size=2", ("--pipeline-parallel-size", "2")),
-    Ask("tensor parallelism", "tensor_parallel_size=2", ("--tensor-parallel-size", "2")),
-    Ask("data parallelism", "data_parallel_size=2", ("--data-parallel-size", "2")),
     Ask(
         "decode context parallelism",
         "decode_context_parallel_size=2",
@@ -82,6 +87,31 @@ ASKS = (
         "Ray",
         ("--distributed-executor-backend", "ray"),
         refused_by_core=True,  # Ray is not installed with vLLM's plain wheel
+    ),
+    Ask("external launcher", "launcher", ("--distributed-executor-backend", "external_launcher")),
+    Ask(
+        "several machines",
+        "data_parallel_size_local=1",
+        ("--data-parallel-size", "2", "--data-parallel-size-local", "1"),
+    ),
+    Ask(
+        "several machines",
+        "external or hybrid load balancer",
+        ("--data-parallel-size", "2", "--data-parallel-external-lb", "--data-parallel-rank", "0"),
+        config=MOE,
+    ),
+    Ask(
+        "expert load balancing",
+        "load balancing",
+        ("--enable-eplb", "--enable-expert-parallel", "--tensor-parallel-size", "2"),
+        config=MOE,
+        refused_by_core=True,
+    ),
+    Ask(
+        "other exchanges between experts than collectives",
+        "all2all_backend=deepep_low_latency",
+        ("--enable-expert-parallel", "--all2all-backend", "deepep_low_latency"),
+        config=MOE,
     ),
     Ask("quantization", "quantization=fp8", ("--quantization", "fp8")),
     Ask("quantized KV cache", "kv_cache_dtype=fp8", ("--kv-cache-dtype", "fp8")),

@@ -18,10 +18,11 @@ from typing import Any
 
 import torch
 
-# Modules of core that use torch.cuda at run time on the path of a dense model (core 0.32).
+# Modules of core that use torch.cuda at run time on the path of a decoder-only model (core 0.32).
 MODULES: tuple[str, ...] = (
     "vllm.v1.worker.gpu.model_runner",
     "vllm.v1.worker.gpu.async_utils",
+    "vllm.v1.worker.gpu.pp_utils",
     "vllm.v1.worker.gpu.structured_outputs",
     "vllm.v1.worker.gpu.spec_decode.utils",
     "vllm.v1.worker.gpu.cudagraph_utils",

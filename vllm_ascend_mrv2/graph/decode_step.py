@@ -68,7 +68,15 @@ class DecodeStep:
             )
             metadata |= dict.fromkeys(group.layer_names, plan)
         slots = build_slot_mappings_by_layer(tables.slot_mappings[:, :size], runner.kv_cache_config)
-        with set_forward_context(metadata, runner.vllm_config, num_tokens=size, slot_mapping=slots):
+        # Data-parallel ranks replay one size together.
+        of_ranks = torch.full((runner.dp_size,), size, dtype=torch.int32)
+        with set_forward_context(
+            metadata,
+            runner.vllm_config,
+            num_tokens=size,
+            num_tokens_across_dp=of_ranks if runner.dp_size > 1 else None,
+            slot_mapping=slots,
+        ):
             hidden = runner.model(
                 input_ids=runner.input_buffers.input_ids[:size],
                 positions=positions,

@@ -131,10 +131,16 @@ class StepGraphs:
         self._rows_on_device = wanted
         return wanted
 
-    def replay(self, sampling: Sampling, kv_lens: list[int]) -> torch.Tensor:
-        """Run a step for these host lengths; the tokens, [num_requests] int64, the caller's own."""
+    def replay(
+        self, sampling: Sampling, kv_lens: list[int], size: int | None = None
+    ) -> torch.Tensor:
+        """Run a step for these host lengths; the tokens, [num_requests] int64, the caller's own.
+
+        size: a captured size that holds the batch; None: the smallest.
+        """
         count = len(kv_lens)
-        size = self.sizes[bisect_left(self.sizes, count)]
+        if size is None:
+            size = self.sizes[bisect_left(self.sizes, count)]
         graph = self._graphs[size, sampling]
         self.protocol.replay(
             graph.captured, list(range(1, size + 1)), padded_decode_lens(kv_lens, size)

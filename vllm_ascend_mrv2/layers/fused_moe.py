@@ -22,8 +22,6 @@ from vllm.model_executor.layers.fused_moe.config import (
 )
 from vllm.model_executor.layers.fused_moe.topk_weight_and_reduce import TopKWeightAndReduceNoOP
 
-from vllm_ascend_mrv2.kernels import constants
-
 if TYPE_CHECKING:
     from vllm.model_executor.layers.fused_moe.routed_experts import RoutedExperts
 
@@ -138,8 +136,8 @@ class AscendExperts(modular_kernel.FusedMoEExpertsModular):
         if expert_map is not None:
             # What no expert of this rank computed is undefined, and 0 times that need not be 0.
             computed = counts.sum()
-            ramp = constants.arange(rows.shape[0], rows.device)
-            rows.masked_fill_((ramp >= computed).unsqueeze(1), 0.0)
+            number = torch.arange(rows.shape[0], device=rows.device)
+            rows.masked_fill_((number >= computed).unsqueeze(1), 0.0)
             place_of_row = place_of_row.clamp_min(0)
         output.copy_(torch_npu.npu_moe_token_unpermute(rows, place_of_row, probs=shares))
 

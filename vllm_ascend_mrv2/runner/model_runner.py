@@ -13,7 +13,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import torch
+import torch.distributed as dist
 from vllm.config import VllmConfig
+from vllm.distributed.parallel_state import get_dp_group, get_world_group
 from vllm.logger import init_logger
 from vllm.v1.core.sched.output import GrammarOutput, SchedulerOutput
 from vllm.v1.kv_cache_interface import KVCacheConfig
@@ -24,6 +26,12 @@ from vllm.v1.worker.gpu.model_runner import GPUModelRunner
 from vllm_ascend_mrv2 import envs
 from vllm_ascend_mrv2.attention.fia import compressed_causal_mask
 from vllm_ascend_mrv2.attention.plan import HostSeqLens
+from vllm_ascend_mrv2.distributed.agreement import (
+    RankStep,
+    agreed_sizes,
+    decide_step_of_ranks,
+    exchange,
+)
 from vllm_ascend_mrv2.graph.budget import (
     DEVICE_STREAMS,
     RESERVED_STREAMS,
@@ -140,16 +148,29 @@ class AscendModelRunner(GPUModelRunner):
                 ),
             ),
         )
-        log = logger.info if len(made.sizes) == len(set(sizes)) else logger.warning
+        kept = self._sizes_of_all_ranks(list(made.sizes))
+        log = logger.info if len(kept) == len(set(sizes)) else logger.warning
         log("Graph capture: %s", made.reason)
-        compilation.cudagraph_capture_sizes = list(made.sizes)
-        compilation.max_cudagraph_capture_size = max(made.sizes, default=0)
+        if len(kept) < len(made.sizes):
+            log("Graph capture: only the %d sizes that every rank has room for.", len(kept))
+        compilation.cudagraph_capture_sizes = kept
+        compilation.max_cudagraph_capture_size = max(kept, default=0)
+
+    def _sizes_of_all_ranks(self, mine: list[int]) -> list[int]:
+        """What every rank can capture: one that lacks a size would run another step than others."""
+        world = get_world_group()
+        if world.world_size == 1:
+            return mine
+        of_ranks: list[list[int]] = [[] for _ in range(world.world_size)]
+        dist.all_gather_object(of_ranks, mine, group=world.cpu_group)
+        return agreed_sizes(of_ranks)
 
     def capture_model(self, *, profile_only: bool = False) -> int:
         compressed_causal_mask(self.device)
         size_bytes = super().capture_model(profile_only=profile_only)
         sizes = self.cudagraph_manager.captured_token_counts()
-        if sizes and not profile_only:
+        # A pipeline's stages each have a part of the step, and hand it on in between.
+        if sizes and not profile_only and not self.use_pp:
             self.step_graphs = StepGraphs(self, self.replay_protocol)
             with no_collection():
                 self.step_graphs.capture_all(sizes, self.cudagraph_manager.pool)
@@ -198,10 +219,15 @@ class AscendModelRunner(GPUModelRunner):
         if self.stages_inputs:
             self.staging.begin_step()
         verdict = decide_step(self._step_facts(scheduler_output))
+        size = None
+        num_requests = len(scheduler_output.num_scheduled_tokens)
+        # Without requests nothing runs here, and the engine runs an idle batch next.
+        if self.dp_size > 1 and self.step_graphs is not None and num_requests:
+            verdict, size = self._agree(verdict, num_requests)
         if self.step_log.note(verdict):
             logger.debug("Step: %s (%s)", verdict.sampling, verdict.reason)
         if verdict.sampling is not None:
-            self._execute_step_graph(scheduler_output, verdict.sampling)
+            self._execute_step_graph(scheduler_output, verdict.sampling, size)
             return None
         output = super().execute_model(scheduler_output, intermediate_tensors, **kwargs)
         if self.execute_model_state is None:  # nothing ran: no sample_tokens will follow
@@ -262,8 +288,55 @@ class AscendModelRunner(GPUModelRunner):
         index = self.req_states.req_id_to_index
         return np.fromiter(map(index.__getitem__, req_ids), np.intp, len(req_ids))
 
-    def _execute_step_graph(self, scheduler_output: SchedulerOutput, sampling: Sampling) -> None:
-        """Core's own bookkeeping, then the device's whole step in one replay."""
+    def _agree(self, mine: StepVerdict, num_requests: int) -> tuple[StepVerdict, int | None]:
+        """What all data-parallel ranks do in this step, and at which size if it is one graph."""
+        assert self.step_graphs is not None
+        group = get_dp_group()
+        is_idle = num_requests == 0
+        facts = RankStep(mine.sampling is not None or is_idle, num_requests)
+        ranks = exchange(facts, group.rank_in_group, group.world_size, group.cpu_group)
+        agreed = decide_step_of_ranks(ranks, self.step_graphs.sizes)
+        if agreed.size is None:
+            return (
+                StepVerdict(None, agreed.reason if mine.sampling is not None else mine.reason),
+                None,
+            )
+        return mine, agreed.size
+
+    @torch.inference_mode()
+    def run_idle(self) -> bool:
+        """Run along with data-parallel ranks that have requests, if they all replay one graph.
+
+        False where they do not: core's dummy batch must follow.
+        """
+        if self.dp_size == 1 or self.step_graphs is None:
+            return False
+        _, size = self._agree(StepVerdict(None, "no requests"), 0)
+        if size is None:
+            return False
+        if self.stages_inputs:
+            self.staging.begin_step()
+        self._put_rows(np.empty(0, np.intp))
+        upload.flush()
+        self.step_graphs.replay(Sampling.GREEDY, [], size)
+        self.staging.end_step()
+        return True
+
+    def _put_rows(self, rows: npt.NDArray[np.intp]) -> None:
+        """Stage the batch's rows, if they are not on the device already."""
+        graphs = self.step_graphs
+        assert graphs is not None
+        if (table := graphs.rows_changed(rows)) is not None:
+            view = upload.stage(table, self.device)
+            upload.after(lambda: graphs.step.rows.copy_(view))
+
+    def _execute_step_graph(
+        self, scheduler_output: SchedulerOutput, sampling: Sampling, size: int | None
+    ) -> None:
+        """Core's own bookkeeping, then the device's whole step in one replay.
+
+        size: batch rows that all ranks agreed on; None: as this batch needs.
+        """
         graphs = self.step_graphs
         assert graphs is not None
         self.finish_requests(scheduler_output)
@@ -273,9 +346,7 @@ class AscendModelRunner(GPUModelRunner):
         self.block_tables.apply_staged_writes()
         req_ids = list(scheduler_output.num_scheduled_tokens)
         rows = self._rows(req_ids)
-        if (table := graphs.rows_changed(rows)) is not None:
-            view = upload.stage(table, self.device)
-            upload.after(lambda: graphs.step.rows.copy_(view))
+        self._put_rows(rows)
         upload.flush()
         lens = self._decide_seq_lens(
             rows,
@@ -283,7 +354,7 @@ class AscendModelRunner(GPUModelRunner):
             num_computed=self.req_states.num_computed_tokens_np[rows],
             device_lens=lambda: self._computed_on_device(graphs.step.rows[: len(rows)]) + 1,
         )
-        self._step_result = req_ids, graphs.replay(sampling, lens.tolist())
+        self._step_result = req_ids, graphs.replay(sampling, lens.tolist(), size)
 
     def _computed_on_device(self, rows: torch.Tensor) -> npt.NDArray[np.int32]:
         self.replay_protocol.close_window("a read of sequence lengths")
@@ -314,6 +385,10 @@ class AscendModelRunner(GPUModelRunner):
         )
         batch.seq_lens_cpu_upper_bound[: batch.num_reqs] = torch.from_numpy(lens)
         self.host_seq_lens.publish(batch.seq_lens_cpu_upper_bound.numpy())
+        if not self.is_last_pp_rank:
+            # Core reads it again when this step's tokens arrive, some steps later; a staged view
+            # does not live so long.
+            batch.idx_mapping = batch.idx_mapping.clone()
         return batch
 
     def prepare_attn(self, input_batch: InputBatch) -> Any:

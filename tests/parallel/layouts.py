@@ -1,0 +1,72 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The layouts over several devices that are served, each as a server's arguments. Data only."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from tests.engine.cases import MAX_MODEL_LEN
+from tests.engine.server import ServerSpec
+
+CHUNK_TOKENS = 96  # below most prompts, and no multiple of the block size
+
+
+@dataclass(frozen=True)
+class Layout:
+    """`family` of the tiny checkpoint; numbers of ranks; `experts`: expert parallel."""
+
+    name: str
+    tensor: int = 1
+    pipeline: int = 1
+    data: int = 1
+    experts: bool = False
+    family: str = "qwen3"
+
+    def __str__(self) -> str:
+        return self.name
+
+    @property
+    def ranks(self) -> int:
+        return self.tensor * self.pipeline * self.data
+
+    def arguments(self) -> tuple[str, ...]:
+        sizes = (
+            ("--tensor-parallel-size", self.tensor),
+            ("--pipeline-parallel-size", self.pipeline),
+            ("--data-parallel-size", self.data),
+        )
+        asked = [part for option, n in sizes if n > 1 for part in (option, str(n))]
+        return (*asked, *(("--enable-expert-parallel",) if self.experts else ()))
+
+    def spec(self, checkpoint: Path, *more: str, **environment: str) -> ServerSpec:
+        """A server with a KV cache in which some requests of a full batch must give way."""
+        return ServerSpec(
+            checkpoint,
+            "float32",
+            (
+                *self.arguments(),
+                *("--max-model-len", str(MAX_MODEL_LEN)),
+                *("--max-num-seqs", "8"),
+                *("--max-num-batched-tokens", str(CHUNK_TOKENS)),
+                *("--block-size", "16", "--num-gpu-blocks-override", "72"),
+                *("--gpu-memory-utilization", "0.3"),
+                *more,
+            ),
+            tuple(environment.items()),
+        )
+
+
+LAYOUTS = (
+    Layout("tp2", tensor=2),
+    Layout("pp2", pipeline=2),
+    Layout("dp2", data=2),
+    Layout("tp2-pp2", tensor=2, pipeline=2),
+    Layout("tp2-dp2", tensor=2, data=2),
+    Layout("moe-tp2", tensor=2, family="qwen3_moe"),
+    Layout("moe-ep2", tensor=2, experts=True, family="qwen3_moe"),
+    Layout("moe-dp2", data=2, family="qwen3_moe"),
+    Layout("moe-dp2-ep2", data=2, experts=True, family="qwen3_moe"),
+    Layout("moe-tp2-dp2", tensor=2, data=2, family="qwen3_moe"),
+)
+BY_NAME = {layout.name: layout for layout in LAYOUTS}
