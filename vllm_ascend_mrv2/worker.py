@@ -29,6 +29,9 @@ FRAGMENTATION_PART = 4
 class NPUWorker(Worker):
     """One process per NPU. Core's worker, but for the CUDA assumptions of its bring-up."""
 
+    device: torch.device
+    local_rank: int
+
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         if not kernel_registry.core_has_one():
             current_platform.register_triton_kernel_overrides()
