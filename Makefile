@@ -69,20 +69,17 @@ PYTEST_ENGINE := $(if $(OTHER_CORE),VLLM_ASCEND_MRV2_UNVERIFIED_CORE=1) OMP_NUM_
 ENGINE_TESTS := $(filter tests/engine%,$(TESTS))
 OTHER_TESTS := $(filter-out tests/engine%,$(TESTS))
 
-test:
+test: MARK := not long
+# What `make test` leaves out: every prompt and model, all seeds, the slow starts.
+exactness: MARK := long
+test exactness:
 	@$(RUNNABLE) $(TEST_MODELS)
 ifneq ($(OTHER_TESTS),)
-	@$(PYTEST) -m "not long" --durations=20 $(OTHER_TESTS) $(ARGS)
+	@$(PYTEST) -m "$(MARK)" --durations=20 $(OTHER_TESTS) $(ARGS)
 endif
 ifneq ($(ENGINE_TESTS),)
-	@$(PYTEST_ENGINE) -m "not long" --durations=20 $(ENGINE_TESTS) $(ARGS)
+	@$(PYTEST_ENGINE) -m "$(MARK)" --durations=20 $(ENGINE_TESTS) $(ARGS)
 endif
-
-# What `make test` leaves out: every prompt and model, all seeds, the slow starts.
-exactness:
-	@$(RUNNABLE) $(TEST_MODELS)
-	@$(PYTEST) -m long $(OTHER_TESTS) $(ARGS)
-	@$(PYTEST_ENGINE) -m long $(ENGINE_TESTS) $(ARGS)
 
 # Several devices: every layout's tokens, graphs under many schedules, starts, ends and faults.
 PARALLEL_SEEDS ?= 20
