@@ -7,6 +7,7 @@ Reason, core versions and when this goes: `differences.KERNEL_REGISTRY`.
 from __future__ import annotations
 
 import importlib
+import inspect
 import sys
 from collections.abc import Callable, Mapping
 from importlib.util import find_spec
@@ -33,10 +34,19 @@ def register(overrides: Mapping[str, Callable[..., None]]) -> None:
     register_kernels(overrides)
 
 
+def argument_names(kernel: Any) -> tuple[str, ...]:
+    """Of core's kernel, also where it has been replaced."""
+    names = getattr(kernel, "arg_names", None)
+    if names is None:  # no Triton: a plain function, perhaps in a placeholder
+        names = inspect.signature(getattr(kernel, "func", kernel)).parameters
+    return tuple(names)
+
+
 class _Launcher:
     """Stands in for a kernel: `kernel[grid](...)` calls the function."""
 
-    def __init__(self, function: Callable[..., None]) -> None:
+    def __init__(self, kernel: Any, function: Callable[..., None]) -> None:
+        self.arg_names = argument_names(kernel)
         self.function = function
 
     def __getitem__(self, grid: Any) -> Callable[..., None]:
@@ -49,7 +59,7 @@ def _register_before(overrides: Mapping[str, Callable[..., None]]) -> None:
     for qualified, function in overrides.items():
         module, _, name = qualified.rpartition(".")
         kernel = getattr(importlib.import_module(module), name)
-        launchers[id(kernel)] = kernel, _Launcher(function)
+        launchers[id(kernel)] = kernel, _Launcher(kernel, function)
     for module_name, loaded in list(sys.modules.items()):
         if module_name.partition(".")[0] != "vllm":
             continue

@@ -7,12 +7,12 @@ Reason, core versions and when this goes: `differences.SAMPLING_MASK`.
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable
 from typing import Any
 
 import torch
 
+from vllm_ascend_mrv2.compat import kernel_registry
 from vllm_ascend_mrv2.compat.differences import SAMPLING_MASK
 
 
@@ -21,10 +21,9 @@ def kernel_for(kernel: Any, compact: Callable[..., None]) -> Callable[..., None]
 
     compact: serves a kernel that is told which logits rows a request has.
     """
-    names = getattr(kernel, "arg_names", None)
-    if names is None:  # no Triton: a plain function, perhaps in a placeholder
-        names = inspect.signature(getattr(kernel, "func", kernel)).parameters
-    return compact if "cu_num_logits_ptr" in names else _one_row_each(compact)
+    if "cu_num_logits_ptr" in kernel_registry.argument_names(kernel):
+        return compact
+    return _one_row_each(compact)
 
 
 @SAMPLING_MASK.serves

@@ -71,7 +71,10 @@ def collect(environ: Mapping[str, str] | None = None, root: Path = Path("/")) ->
         cores=tuple(_dist(d) for d in installed.values() if _brings(d, "vllm")),
         tritons=tuple(_dist(d) for d in installed.values() if _brings(d, "triton")),
         platform_plugins=tuple(
-            Plugin(point.name, point.dist.name if point.dist else "an unknown distribution")
+            Plugin(
+                point.name,
+                canonicalize_name(point.dist.name) if point.dist else "an unknown distribution",
+            )
             for point in entry_points(group=PLUGIN_GROUP)
         ),
         cann=cann,
