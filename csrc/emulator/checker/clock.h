@@ -1,11 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 // Vector clocks. An agent does things one after the other: the host, or a stream. An epoch is one
-// thing that an agent did; a clock says up to which epoch of each agent somebody comes after.
+// thing that an agent did; a clock says up to which epoch of each agent somebody comes after. What
+// the agents of other processes did comes with collectives and is only ever handed on: an order may
+// lead through another rank and back.
 #pragma once
 
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <map>
 #include <vector>
 
 namespace emu::check {
@@ -33,14 +36,24 @@ class Clock {
   }
 
   void join(const Clock& other) {
-    if (other.counts_.size() > counts_.size()) counts_.resize(other.counts_.size(), 0);
-    for (size_t i = 0; i < other.counts_.size(); ++i) {
-      counts_[i] = std::max(counts_[i], other.counts_[i]);
-    }
+    join(counts_, other.counts_);
+    for (const auto& [process, counts] : other.elsewhere_) join(elsewhere_[process], counts);
   }
 
+  // For another process: this one is told apart by `own`, a number that no other has.
+  std::vector<uint32_t> pack(uint64_t own) const;
+  void join_packed(const uint32_t* packed, size_t words, uint64_t own);
+
  private:
-  std::vector<uint32_t> counts_;
+  using Counts = std::vector<uint32_t>;
+
+  static void join(Counts& counts, const Counts& other) {
+    if (other.size() > counts.size()) counts.resize(other.size(), 0);
+    for (size_t i = 0; i < other.size(); ++i) counts[i] = std::max(counts[i], other[i]);
+  }
+
+  Counts counts_;
+  std::map<uint64_t, Counts> elsewhere_;  // by process
 };
 
 }  // namespace emu::check

@@ -29,6 +29,8 @@ const char* name_of(Kind kind) {
       return "unordered-update";
     case Kind::kUnorderedRecord:
       return "unordered-record";
+    case Kind::kUnorderedCollective:
+      return "unordered-collective";
     case Kind::kHostSourceChanged:
       return "host-source-changed";
     case Kind::kHostReadEarly:

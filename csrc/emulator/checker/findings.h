@@ -32,17 +32,18 @@
 namespace emu::check {
 
 enum class Kind : uint8_t {
-  kUnorderedAccess,    // of device or page-locked memory, by two streams
-  kUnorderedUpdate,    // a task of a graph updated while a replay may still need it
-  kUnorderedRecord,    // an external event recorded while an earlier replay may still reset it
-  kHostSourceChanged,  // under an asynchronous copy from it
-  kHostReadEarly,      // of, or write to, what an asynchronous copy still writes
-  kHostMemoryFreed,    // under an asynchronous copy
-  kUnpinnedAsyncCopy,  // of host memory that is not page-locked
-  kUseAfterFree,       // of device memory
-  kFreedInUse,         // device memory, under an operation
-  kDeadlock,           // nothing moves, and a host thread waits
-  kKernelRegistration  // of one kernel, by two threads at once
+  kUnorderedAccess,      // of device or page-locked memory, by two streams
+  kUnorderedUpdate,      // a task of a graph updated while a replay may still need it
+  kUnorderedRecord,      // an external event recorded while an earlier replay may still reset it
+  kUnorderedCollective,  // of one communicator, by two streams
+  kHostSourceChanged,    // under an asynchronous copy from it
+  kHostReadEarly,        // of, or write to, what an asynchronous copy still writes
+  kHostMemoryFreed,      // under an asynchronous copy
+  kUnpinnedAsyncCopy,    // of host memory that is not page-locked
+  kUseAfterFree,         // of device memory
+  kFreedInUse,           // device memory, under an operation
+  kDeadlock,             // nothing moves, and a host thread waits
+  kKernelRegistration    // of one kernel, by two threads at once
 };
 
 // One side of a finding: an operation and, where it is about memory, its access.

@@ -24,6 +24,7 @@ struct Operation {
   StackId stack;
   Clock host;  // when it was submitted: it comes after all that the host knew then
   std::vector<ByteRange> accesses;
+  std::vector<const void*> in_turn;
   bool is_captured;
 };
 

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <chrono>
 #include <mutex>
+#include <random>
 #include <set>
 #include <thread>
 #include <unordered_map>
@@ -37,7 +38,8 @@ struct State {
   std::vector<Clock> clocks{Clock{}};  // by agent
   std::vector<Agent> unused;
   Shadow memory;
-  Shadow groups;  // one byte for each task group
+  Shadow groups;   // one byte for each task group
+  Shadow in_turn;  // one for each thing of Task::in_turn
   std::unordered_map<const void*, SyncPoint> words;
   std::unordered_map<const void*, Access> changes;  // of each flag, the last
   std::map<std::string, std::set<std::thread::id>> registering;
@@ -54,6 +56,15 @@ Clock& clock_of(Agent agent) {
   State& s = state();
   if (agent >= s.clocks.size()) s.clocks.resize(agent + 1);
   return s.clocks[agent];
+}
+
+// A number that no other process has, also after this one's id has gone to another.
+uint64_t own_process() {
+  static const uint64_t number = [] {
+    std::random_device random;
+    return uint64_t{random()} << 32 | random();
+  }();
+  return number;
 }
 
 uintptr_t bits(const void* address) { return reinterpret_cast<uintptr_t>(address); }
@@ -110,6 +121,20 @@ void check_access(const OperationPtr& operation, const ByteRange& range, Epoch e
                             to,
                             {first, second}});
       });
+}
+
+Finding unordered_turns(const Access& earlier, const Access& later) {
+  Side first{earlier.operation, "", earlier.replay};
+  Side second{later.operation, "", later.replay};
+  if (second.operation->number < first.operation->number) std::swap(first, second);
+  return {Kind::kUnorderedCollective,
+          "two operations of one communicator run on streams that nothing orders: they share its "
+          "buffers, and on another rank they may come the other way round",
+          "let the second stream wait for an event that is recorded after the first operation, or "
+          "use two communicators",
+          0,
+          0,
+          {first, second}};
 }
 
 void report_all(const std::vector<Finding>& findings) {
@@ -211,6 +236,7 @@ void submitting(const Stream& stream, Task& task, bool is_captured) {
   auto operation =
       make_operation(task.name, task.kind, stream.device().index(), stream.id(), stack);
   operation->is_captured = is_captured;
+  operation->in_turn = task.in_turn;
   for (const ByteRange& access : task.accesses) {
     if (touches_memory(task.kind) && is_tracked(access.address, access.bytes)) {
       operation->accesses.push_back(access);
@@ -235,6 +261,14 @@ Running::Running(const Task& task, const void* group) : outer_(worker.running) {
     Epoch epoch = epoch_ = clock_of(worker.agent).tick(worker.agent);
     const Clock& clock = clock_of(worker.agent);
     if (operation->kind == TaskKind::kCopy) copy_begins(operation, epoch);
+    if (operation->kind == TaskKind::kCollective) before_ = clock;
+    for (const void* thing : operation->in_turn) {
+      Access access{epoch, operation, worker.replay, true};
+      state().in_turn.touch(bits(thing), bits(thing) + 1, access, clock,
+                            [&](const Access& earlier, uintptr_t, uintptr_t) {
+                              findings.push_back(unordered_turns(earlier, access));
+                            });
+    }
     for (const ByteRange& access : operation->accesses) {
       if (classify(access.address, access.bytes).kind == MemoryKind::kInvalid) {
         findings.push_back({Kind::kUseAfterFree,
@@ -271,8 +305,9 @@ Running::~Running() {
     std::vector<Finding> findings;
     {
       std::lock_guard guard(lock());
-      const Clock& clock = clock_of(worker.agent);
+      const Clock& now = clock_of(worker.agent);
       for (const ByteRange& access : worker.running->accesses) {
+        const Clock& clock = before_ && !access.is_write ? *before_ : now;
         const bool is_refined =
             std::any_of(worker.noted.begin(), worker.noted.end(), [&](const ByteRange& piece) {
               return bits(piece.address) - bits(access.address) < access.bytes;
@@ -281,7 +316,7 @@ Running::~Running() {
         check_access(worker.running, access, epoch_, worker.replay, clock, findings);
       }
       for (const ByteRange& piece : worker.noted) {
-        check_access(worker.running, piece, epoch_, worker.replay, clock, findings);
+        check_access(worker.running, piece, epoch_, worker.replay, now, findings);
       }
     }
     worker.noted.clear();
@@ -500,6 +535,7 @@ void forget_history() {
   State& s = state();
   s.memory.clear();
   s.groups.clear();
+  s.in_turn.clear();
   s.words.clear();
   s.changes.clear();
   s.registered.clear();
@@ -515,7 +551,35 @@ void emu::note_access(const void* alias, size_t bytes, bool is_write) {
       {AddressSpace::instance().application_address(alias), bytes, is_write});
 }
 
+emu::WaitForPeers::WaitForPeers(std::string what, std::function<bool()> are_peers_stalled,
+                                std::function<void(bool)> tell_peers) {
+  if (!check::on()) return;
+  check::worker_waits(check::worker.stream, what);
+  check::worker_waits_for_peers(
+      check::worker.stream,
+      std::make_unique<const check::Peers>(thread_device_index(), std::move(are_peers_stalled),
+                                           std::move(tell_peers)));
+}
+
+emu::WaitForPeers::~WaitForPeers() {
+  if (!check::on()) return;
+  check::worker_waits_for_peers(check::worker.stream, nullptr);
+  check::worker_runs(check::worker.stream, check::worker.running);
+}
+
 bool emu::is_checking() { return check::on(); }
+
+std::vector<uint32_t> emu::order_to_send() {
+  if (!check::on()) return {};
+  std::lock_guard guard(check::lock());
+  return check::clock_of(check::worker.agent).pack(check::own_process());
+}
+
+void emu::order_received(const uint32_t* words, size_t count) {
+  if (!check::on()) return;
+  std::lock_guard guard(check::lock());
+  check::clock_of(check::worker.agent).join_packed(words, count, check::own_process());
+}
 
 uint32_t emu::launch_stack() { return check::on() ? check::capture_stack() : 0; }
 

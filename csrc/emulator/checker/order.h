@@ -5,12 +5,14 @@
 // Edges: a stream runs its tasks in order; a task comes after all that the host knew when it
 // submitted it; a wait comes after the record that it waited for; a host thread that has waited,
 // or has seen an event or a stream complete, comes after what it waited for; a replay forks to its
-// branches and joins them; host code in a stream comes between its tasks. Nothing else orders two
-// streams, whatever the clock on the wall says.
+// branches and joins them; host code in a stream comes between its tasks; who received something
+// from another rank comes after all that was before its sending. Nothing else orders two streams,
+// whatever the clock on the wall says.
 #pragma once
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "checker/clock.h"
@@ -74,6 +76,8 @@ class Running {
  private:
   OperationPtr outer_;
   Epoch epoch_;
+  // Of a collective, which reads before it hears from other ranks: the clock that it began with.
+  std::optional<Clock> before_;
 };
 
 // On a worker, around a wait that others must end.

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "checker/stall.h"
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <map>
@@ -10,17 +11,20 @@
 #include "checker/findings.h"
 #include "checker/order.h"
 #include "runtime/config.h"
+#include "runtime/device.h"
 
 namespace emu::check {
 namespace {
 
 struct Work {
   OperationPtr operation;
-  std::string waits_for;  // empty: it computes
+  std::string waits_for = {};  // empty: it computes
+  std::unique_ptr<const Peers> peers = nullptr;
 };
 
 struct HostWaiter {
   const char* api;
+  int device;
   std::string thread;
   StackId stack;
 };
@@ -46,6 +50,24 @@ bool may_be_stalled(const Watch& w) {
     if (work.waits_for.empty()) return false;
   }
   return true;
+}
+
+// With the lock. Says to the other ranks whether nothing moves here.
+void tell_peers(const Watch& w, bool is_stalled) {
+  for (const auto& [stream, work] : w.workers) {
+    if (!work.peers) continue;
+    const int device = work.peers->device;
+    bool is_awaited = std::any_of(w.waiters.begin(), w.waiters.end(),
+                                  [&](const auto& each) { return each.second.device == device; });
+    work.peers->tell(is_stalled && is_awaited);
+  }
+}
+
+// With the lock.
+bool are_peers_stalled(const Watch& w) {
+  return std::all_of(w.workers.begin(), w.workers.end(), [](const auto& each) {
+    return !each.second.peers || each.second.peers->are_stalled();
+  });
 }
 
 // With the lock.
@@ -77,6 +99,9 @@ void look() {
   uint64_t seen = 0;
   auto since = steady_clock::now();
   bool is_reported = false;
+  // What other ranks say may be older than a look of theirs.
+  constexpr int kLooks = 3;
+  int peers_seen_stalled = 0;
   for (;;) {
     std::this_thread::sleep_for(std::min<milliseconds>(limit / 4, milliseconds(100)));
     std::unique_lock guard(w.mutex);
@@ -85,9 +110,17 @@ void look() {
       seen = moves;
       since = steady_clock::now();
       is_reported = false;
+      peers_seen_stalled = 0;
+      tell_peers(w, false);
       continue;
     }
     if (is_reported || steady_clock::now() - since < limit) continue;
+    tell_peers(w, true);
+    peers_seen_stalled = are_peers_stalled(w) ? peers_seen_stalled + 1 : 0;
+    const bool has_peers = std::any_of(w.workers.begin(), w.workers.end(), [](const auto& each) {
+      return each.second.peers != nullptr;
+    });
+    if (!peers_seen_stalled || (has_peers && peers_seen_stalled < kLooks)) continue;
     is_reported = true;
     Finding finding = describe(w);
     guard.unlock();
@@ -102,13 +135,21 @@ void moved() { watch().moves.fetch_add(1, std::memory_order_relaxed); }
 void worker_runs(int32_t stream, const OperationPtr& operation) {
   Watch& w = watch();
   std::lock_guard guard(w.mutex);
-  w.workers[stream] = {operation, ""};
+  w.workers[stream] = {operation};
 }
 
 void worker_waits(int32_t stream, const std::string& what) {
   Watch& w = watch();
   std::lock_guard guard(w.mutex);
   w.workers[stream].waits_for = what;
+}
+
+void worker_waits_for_peers(int32_t stream, std::unique_ptr<const Peers> peers) {
+  Watch& w = watch();
+  std::lock_guard guard(w.mutex);
+  Work& work = w.workers[stream];
+  if (!peers && work.peers) work.peers->tell(false);
+  work.peers = std::move(peers);
 }
 
 void worker_is_idle(int32_t stream) {
@@ -119,7 +160,7 @@ void worker_is_idle(int32_t stream) {
 
 HostWaits::HostWaits(const char* api) {
   if (!on() || !config().check_stall_ms) return;
-  HostWaiter waiter{api, thread_name(), capture_stack()};
+  HostWaiter waiter{api, thread_device_index(), thread_name(), capture_stack()};
   Watch& w = watch();
   std::lock_guard guard(w.mutex);
   id_ = w.next_waiter++;

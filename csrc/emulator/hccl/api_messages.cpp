@@ -31,6 +31,8 @@ HcclResult submit(const char* api, Operation operation, HcclComm comm, aclrtStre
     request.check_type(message.type);
     request.check_rank(message.is_send ? "destRank" : "srcRank", message.peer);
     const uint64_t bytes = message.count * element_bytes(message.type);
+    request.takes(message.is_send ? Communicator::sends_to(message.peer)
+                                  : Communicator::receives_from(message.peer));
     if (message.is_send) {
       request.reads(message.buffer, bytes);
     } else {

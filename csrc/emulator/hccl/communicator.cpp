@@ -54,7 +54,8 @@ Communicator::Communicator(Identity identity, std::shared_ptr<Segment> segment)
     : identity_(std::move(identity)),
       segment_(std::move(segment)),
       liveness_(*segment_),
-      taken_(1 + 2 * size_t{segment_->ranks()}, false) {
+      taken_(1 + 2 * size_t{segment_->ranks()}, false),
+      names_of_turns_(taken_.size()) {
   static std::once_flag once;
   std::call_once(once, [] { on_device_failure(fail_ranks_of); });
 }
@@ -107,6 +108,14 @@ void Communicator::require_usable() {
   }
 }
 
+void Communicator::require_not_failed(uint32_t other, const std::string& operation) {
+  RankCell& cell = segment_->cell(other);
+  if (cell.state.load(std::memory_order_acquire) != RankCell::kFailed) return;
+  fail_on_device(HCCL_E_REMOTE, kNotSignalled,
+                 "EI0002: " + operation + ", " + describe() + ": rank " + std::to_string(other) +
+                     " has failed: " + cell.failure);
+}
+
 void Communicator::fail_on_device(HcclResult result, aclError code, const std::string& why) {
   set_failed(result, why);
   throw DeviceError(code, why);
@@ -117,6 +126,18 @@ void Communicator::wait(Word& word, const std::string& operation, Time since,
                         const std::function<std::vector<uint32_t>()>& missing) {
   if (reached()) return;
   const auto timeout = identity_.exec_timeout;
+  std::optional<WaitForPeers> waits;
+  if (is_checking()) {
+    waits.emplace(
+        operation + ", " + describe() + ": " + describe_missing(missing()),
+        [this, missing] {
+          auto ranks = missing();
+          return std::all_of(ranks.begin(), ranks.end(), [&](uint32_t rank) {
+            return segment_->cell(rank).stalled.load(std::memory_order_acquire) != 0;
+          });
+        },
+        [this](bool is_stalled) { cell().stalled.store(is_stalled, std::memory_order_release); });
+  }
   Time look_next{};
   Time look_at_processes_next{};
   for (;;) {

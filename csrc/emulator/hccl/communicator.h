@@ -57,8 +57,9 @@ class Communicator {
             const std::function<bool()>& reached,
             const std::function<std::vector<uint32_t>()>& missing);
 
-  // Throws DeviceError if this rank has failed.
+  // Throws DeviceError if this rank has failed, or fails this one because another has.
   void require_usable();
+  void require_not_failed(uint32_t other, const std::string& operation);
 
   // Fails this rank and throws the DeviceError that its stream ends with.
   [[noreturn]] void fail_on_device(HcclResult result, aclError code, const std::string& why);
@@ -76,6 +77,8 @@ class Communicator {
     Communicator& communicator_;
     const std::vector<size_t> of_;
   };
+  // Stands for a turn, for the order checker.
+  const void* turn(size_t of) const { return &names_of_turns_[of]; }
   static constexpr size_t kCollectives = 0;
   static size_t sends_to(uint32_t rank) { return 1 + 2 * size_t{rank}; }
   static size_t receives_from(uint32_t rank) { return 2 + 2 * size_t{rank}; }
@@ -99,6 +102,7 @@ class Communicator {
   std::string why_failed_;
   std::condition_variable turn_ended_;
   std::vector<bool> taken_;  // turns
+  const std::vector<char> names_of_turns_;
 };
 
 HandleTable<Communicator>& communicators();

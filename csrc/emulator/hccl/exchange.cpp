@@ -54,7 +54,10 @@ void Exchange::meet() {
   RankCell& cell = communicator_.cell();
   cell.statement[slot_] = statement_;
   std::copy(counts_.begin(), counts_.end(), cell.counts[slot_]);
+  const bool is_ordering = is_checking() && is_first_;
+  if (is_ordering) communicator_.segment().order(rank(), slot_).write();
   const uint32_t round = communicator_.rounds;
+  cell.open_round.store(round, std::memory_order_relaxed);
   cell.arrived.store(round, std::memory_order_release);
   wake(cell.arrived);
   const auto begin = std::chrono::steady_clock::now();
@@ -73,7 +76,30 @@ void Exchange::meet() {
         });
   }
   compare();
+  for (uint32_t other = 0; other < ranks(); ++other) {
+    if (communicator_.segment().cell(other).open_round.load(std::memory_order_acquire) == round) {
+      communicator_.require_not_failed(other, name_);
+    }
+  }
+  cell.open_round.store(0, std::memory_order_release);
+  for (uint32_t other = 0; other < ranks() && is_ordering; ++other) {
+    if (hears_from(other)) communicator_.segment().order(other, slot_).read();
+  }
+  is_first_ = false;
   is_done_ = true;
+}
+
+// Whether the result here depends on what `other` gave.
+bool Exchange::hears_from(uint32_t other) const {
+  switch (statement_.operation) {
+    case Operation::kBroadcast:
+    case Operation::kScatter:
+      return other == statement_.root;
+    case Operation::kReduce:
+      return rank() == statement_.root;
+    default:
+      return true;
+  }
 }
 
 void Exchange::compare() {

@@ -40,6 +40,7 @@ class Exchange {
 
  private:
   void compare();
+  bool hears_from(uint32_t other) const;
 
   Communicator& communicator_;
   const Statement statement_;
@@ -47,7 +48,8 @@ class Exchange {
   const Communicator::Turn turn_;
   std::string name_;
   size_t slot_ = 0;
-  bool is_done_ = true;  // no round is open
+  bool is_first_ = true;  // round
+  bool is_done_ = true;   // no round is open
 };
 
 }  // namespace emu::hccl

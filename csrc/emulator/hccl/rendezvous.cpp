@@ -27,8 +27,7 @@ std::string missing(uint64_t present, uint32_t ranks) {
   return text;
 }
 
-// Negative if it cannot be reached (errno set).
-FileDescriptor connect_to(const std::string& address) {
+FileDescriptor try_to_connect(const std::string& address) {
   FileDescriptor connection(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
   sockaddr_un name;
   socklen_t length = abstract_address(address, &name);
@@ -38,6 +37,17 @@ FileDescriptor connect_to(const std::string& address) {
     errno = error;
   }
   return connection;
+}
+
+// Negative if it cannot be reached (errno set). Whoever serves it may not listen yet.
+FileDescriptor connect_to(const std::string& address) {
+  constexpr int kAttempts = 50;
+  constexpr auto kPause = std::chrono::milliseconds(20);
+  for (int attempt = 1;; ++attempt) {
+    FileDescriptor connection = try_to_connect(address);
+    if (connection || errno != ECONNREFUSED || attempt == kAttempts) return connection;
+    std::this_thread::sleep_for(kPause);
+  }
 }
 
 }  // namespace

@@ -45,6 +45,10 @@ void Request::check_rank(const char* argument, uint32_t rank) {
   }
 }
 
+void Request::takes(size_t turn) {
+  if (communicator_) turns_.push_back(communicator_->turn(turn));
+}
+
 void Request::reads(const void* address, uint64_t bytes) { access(address, bytes, false); }
 
 void Request::writes(const void* address, uint64_t bytes) { access(address, bytes, true); }
@@ -57,6 +61,7 @@ void Request::access(const void* address, uint64_t bytes, bool is_write) {
 
 HcclResult Request::submit(Statement statement, std::function<void(Exchange&)> body,
                            std::vector<uint64_t> counts) {
+  takes(Communicator::kCollectives);
   return submit(
       [statement, body = std::move(body), counts = std::move(counts)](Communicator& communicator) {
         Exchange exchange(communicator, statement, counts);
@@ -68,6 +73,7 @@ HcclResult Request::submit(std::function<void(Communicator&)> body) {
   if (result_ != HCCL_SUCCESS) return result_;
   auto run = [communicator = communicator_, body = std::move(body)] { body(*communicator); };
   Task task{api_, TaskKind::kCollective, std::move(run), std::move(accesses_)};
+  task.in_turn = std::move(turns_);
   return emu::submit(stream_, std::move(task)) ? HCCL_E_RUNTIME : HCCL_SUCCESS;
 }
 

@@ -27,6 +27,8 @@ class Request {
   void check_type(HcclDataType type);
   void check_reduction(HcclDataType type, HcclReduceOp op);
   void check_rank(const char* argument, uint32_t rank);
+  // The turn of the communicator that the task takes.
+  void takes(size_t turn);
   // `argument` may be null where it stands for no bytes. Returns the task's access to it.
   void reads(const void* address, uint64_t bytes);
   void writes(const void* address, uint64_t bytes);
@@ -47,6 +49,7 @@ class Request {
   const aclrtStream stream_;
   std::shared_ptr<Communicator> communicator_;
   std::vector<ByteRange> accesses_;
+  std::vector<const void*> turns_;
   HcclResult result_ = HCCL_SUCCESS;
 };
 

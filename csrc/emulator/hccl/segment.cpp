@@ -4,7 +4,11 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <iterator>
+#include <vector>
+
+#include "runtime/api.h"
 
 namespace emu::hccl {
 namespace {
@@ -23,6 +27,17 @@ const char* name_of(Operation operation) {
       "HcclReduceScatter", "HcclReduceScatterV", "HcclScatter",    "HcclSend"};
   auto index = static_cast<size_t>(operation);
   return index < std::size(kNames) ? kNames[index] : "an unknown operation";
+}
+
+void Order::write() {
+  std::vector<uint32_t> order = order_to_send();
+  if (order.size() > std::size(words)) order.clear();
+  count = static_cast<uint32_t>(order.size());
+  std::copy(order.begin(), order.end(), words);
+}
+
+void Order::read() const {
+  if (count) order_received(words, count);
 }
 
 Segment::Segment(FileDescriptor file, uint32_t ranks) : file_(std::move(file)), ranks_(ranks) {

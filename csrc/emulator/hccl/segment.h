@@ -60,10 +60,13 @@ struct Statement {
   uint64_t count = 0;  // elements
 };
 
-// For the order checker: what a stream had done when it wrote this.
+// For the order checker: what a stream had done when it wrote this. No words where there is none.
 struct Order {
-  uint32_t bytes;
-  char data[kOrderBytes];
+  uint32_t count;
+  uint32_t words[kOrderBytes / sizeof(uint32_t)];
+
+  void write();
+  void read() const;
 };
 
 struct alignas(64) RankCell {
@@ -74,6 +77,8 @@ struct alignas(64) RankCell {
   int32_t device;   // physical id
   // Rounds of collectives, modulo 2^32. Waited on by those who need this rank.
   Word arrived;
+  // The round that this rank waits in, 0 if it is in none: where it failed, that one never ended.
+  Word open_round;
   // Changes of channels from or to this rank, whose worker waits on it.
   Word mail;
   // Of the order checker: nothing moves on this rank's device, and its host waits for it.

@@ -59,6 +59,7 @@ class Queue {
     if (part) {
       std::memcpy(communicator_.segment().piece(from_, to_, index), first().buffer + passed_, part);
     }
+    if (is_checking() && !is_begun_) communicator_.segment().order(from_, to_, index).write();
     passed_ += part;
     is_begun_ = true;
     tell(channel_.written);
@@ -69,7 +70,10 @@ class Queue {
     if (written() == taken()) return false;
     const uint32_t index = taken() % kSlots;
     const Channel::Piece piece = channel_.piece[index];
-    if (!is_begun_) compare(piece);
+    if (!is_begun_) {
+      compare(piece);
+      if (is_checking()) communicator_.segment().order(from_, to_, index).read();
+    }
     if (piece.bytes) {
       std::memcpy(first().buffer + passed_, communicator_.segment().piece(from_, to_, index),
                   piece.bytes);

@@ -70,6 +70,9 @@ struct Task {
   // Runs with ASCEND_EMU_COMPUTE=0 too: a copy from or to the host, an operator
   // whose output has a shape that it decides.
   bool essential = false;
+  // Things that take one task at a time, in the order in which the program gives them: tasks on
+  // streams that nothing orders must not share one. Looked at by the order checker only.
+  std::vector<const void*> in_turn = {};
   // The order checker's: the Python stack of phase 1 (0: that of the submission), and what it knows
   // of this task since it was submitted.
   uint32_t stack = 0;
@@ -108,6 +111,24 @@ EMU_EXPORT bool is_checking();
 // From the body of a task that touches parts of its tensors that only device data tell (blocks of a
 // cache): these bytes, by their host alias, instead of all of the tensor that they lie in.
 EMU_EXPORT void note_access(const void* alias, size_t bytes, bool is_write);
+
+// From the body of a task that tells another rank something: the order that goes with it, in words,
+// and on the other side that it came. Empty where the checker is off.
+EMU_EXPORT std::vector<uint32_t> order_to_send();
+EMU_EXPORT void order_received(const uint32_t* words, size_t count);
+
+// From construction to destruction the task that calls waits for other ranks. For the checker,
+// which asks `are_peers_stalled` whether nothing moves in those either, and tells them by
+// `tell_peers` whether nothing does here. Both are called from another thread, never after
+// destruction.
+class EMU_EXPORT WaitForPeers {
+ public:
+  WaitForPeers(std::string what, std::function<bool()> are_peers_stalled,
+               std::function<void(bool is_stalled)> tell_peers);
+  ~WaitForPeers();
+  WaitForPeers(const WaitForPeers&) = delete;
+  WaitForPeers& operator=(const WaitForPeers&) = delete;
+};
 
 // The Python stack of the calling thread, for Task::stack; 0 where the checker is off.
 EMU_EXPORT uint32_t launch_stack();

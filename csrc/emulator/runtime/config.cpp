@@ -53,7 +53,8 @@ std::optional<std::vector<Fault>> parse_faults(const std::string& text) {
     Fault fault{Fault::Kind::kStuck, entry.substr(first + 1, last - first - 1), 0};
     if (kind == "error") fault.kind = Fault::Kind::kError;
     if (kind == "oom") fault.kind = Fault::Kind::kOutOfMemory;
-    bool is_known = kind == "stuck" || kind == "error" || kind == "oom";
+    if (kind == "lost") fault.kind = Fault::Kind::kLost;
+    bool is_known = kind == "stuck" || fault.kind != Fault::Kind::kStuck;
     bool is_number = !number.empty() && number.size() <= 9 &&
                      number.find_first_not_of("0123456789") == std::string::npos;
     if (!is_known || !is_number || fault.task.empty()) return std::nullopt;
@@ -92,7 +93,7 @@ Config read() {
   }
   if (const char* faults = get("ASCEND_EMU_INJECT")) {
     auto parsed = parse_faults(faults);
-    if (!parsed) refuse("ASCEND_EMU_INJECT", faults, "stuck|error|oom:NAME:N,...");
+    if (!parsed) refuse("ASCEND_EMU_INJECT", faults, "stuck|error|oom|lost:NAME:N,...");
     c.faults = std::move(*parsed);
   }
   c.compute = get_number("ASCEND_EMU_COMPUTE", 1, 0, 1, "0 or 1") == 1;

@@ -15,7 +15,7 @@ using SlowTasks = std::vector<std::pair<std::string, uint32_t>>;
 
 // A fault on demand: see inject.h.
 struct Fault {
-  enum class Kind : uint8_t { kStuck, kError, kOutOfMemory };
+  enum class Kind : uint8_t { kStuck, kError, kOutOfMemory, kLost };
   Kind kind;
   std::string task;
   uint64_t number;

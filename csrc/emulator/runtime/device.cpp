@@ -176,6 +176,8 @@ Device* current_device(const char* api) {
   return thread_device;
 }
 
+int thread_device_index() { return thread_device ? thread_device->index() : -1; }
+
 void adopt_device(Device* device) { thread_device = device; }
 
 void on_device_failure(std::function<void(int device, const std::string& why)> listener) {

@@ -72,6 +72,9 @@ Device* find_device(int index, const char* api);
 // configuration, else null with message 107002.
 Device* current_device(const char* api);
 
+// Index of the calling thread's device, -1 if it has none yet. No error.
+int thread_device_index();
+
 // Sets the calling thread's device for a worker thread.
 void adopt_device(Device* device);
 

@@ -3,6 +3,7 @@
 
 #include <atomic>
 #include <chrono>
+#include <csignal>
 #include <stdexcept>
 #include <thread>
 
@@ -39,6 +40,9 @@ void inject_into(const Task& task) {
         throw std::runtime_error("an injected fault (ASCEND_EMU_INJECT)");
       case Fault::Kind::kOutOfMemory:
         out_of_memory = true;
+        break;
+      case Fault::Kind::kLost:
+        std::raise(SIGKILL);
         break;
     }
   }

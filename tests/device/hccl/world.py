@@ -4,20 +4,27 @@
 `World([[0], [1]])` is two processes, `World([[0, 1, 2]])` three threads of one. A program is a
 function of a `Rank` in a module that the processes can import; `run` calls it on all ranks at once
 and returns what each returned. No test here.
+
+Processes are forked from one that has imported torch and uses no device: one such `Nursery` for
+each set of the emulator's variables, which are read while torch is imported.
 """
 
 from __future__ import annotations
 
 import contextlib
+import functools
+import gc
 import os
 import queue
+import signal
 import tempfile
 import threading
+import time
 import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from multiprocessing import get_context
-from multiprocessing.connection import Connection
+from multiprocessing.connection import Client, Connection, Listener
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -27,6 +34,9 @@ import torch.distributed as dist
 
 START_S = 120
 RUN_S = 120
+DEVICES = 4
+
+Program = Callable[..., Any]
 
 
 @dataclass(frozen=True)
@@ -49,8 +59,11 @@ class Rank:
         """Another process group of all ranks, with a communicator of its own."""
         return process_group(dist.PrefixStore(name, self.store), self.rank, self.ranks)
 
-
-Program = Callable[..., Any]
+    def meet(self, name: str) -> None:
+        """Wait, on the host, until all ranks have come here."""
+        self.store.add(name, 1)
+        while self.store.add(name, 0) < self.ranks:
+            time.sleep(0.01)
 
 
 def process_group(store: Any, rank: int, ranks: int) -> Any:
@@ -64,7 +77,7 @@ class _Thread(threading.Thread):
 
     def __init__(self, rank: int, ranks: int, store_path: str) -> None:
         super().__init__(daemon=True)
-        self.programs: queue.Queue[tuple[Program, tuple[Any, ...]] | None] = queue.Queue()
+        self.programs: queue.Queue[tuple[Program, tuple[Any, ...]]] = queue.Queue()
         self.results: queue.Queue[tuple[bool, Any]] = queue.Queue()
         self._rank, self._ranks, self._store_path = rank, ranks, store_path
 
@@ -73,8 +86,8 @@ class _Thread(threading.Thread):
         store = dist.FileStore(self._store_path, self._ranks)
         group = process_group(dist.PrefixStore("world", store), self._rank, self._ranks)
         rank = Rank(self._rank, self._ranks, group, store)
-        while (asked := self.programs.get()) is not None:
-            program, arguments = asked
+        while True:
+            program, arguments = self.programs.get()
             try:
                 result = program(rank, *arguments)
                 torch.npu.synchronize()
@@ -83,16 +96,66 @@ class _Thread(threading.Thread):
                 self.results.put((False, traceback.format_exc()))
 
 
-def _host(ranks_here: list[int], ranks: int, store_path: str, connection: Connection) -> None:
-    """A process: hands programs to its ranks until there are no more."""
+def _host(ranks_here: list[int], ranks: int, store_path: str, address: str) -> None:
+    """A process of ranks: hands programs to them until there are no more."""
     threads = [_Thread(rank, ranks, store_path) for rank in ranks_here]
     for thread in threads:
         thread.start()
-    connection.send("ready")
-    while (asked := connection.recv()) is not None:
-        for thread in threads:
-            thread.programs.put(asked)
-        connection.send([thread.results.get() for thread in threads])
+    connection = Client(address)
+    connection.send((ranks_here, os.getpid()))
+    with contextlib.suppress(EOFError):
+        while (asked := connection.recv()) is not None:
+            for thread in threads:
+                thread.programs.put(asked)
+            connection.send([thread.results.get() for thread in threads])
+
+
+def _nursery(connection: Connection, environment: dict[str, str]) -> None:
+    """Forks a process for each request; the request's variables are its own."""
+    gc.freeze()  # else each child, as it ends, collects (and copies) all that was imported
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for them
+    with contextlib.suppress(EOFError):
+        while True:
+            arguments, variables = connection.recv()
+            child = os.fork()
+            if child == 0:
+                connection.close()
+                os.environ.update(variables)
+                try:
+                    _host(*arguments)
+                except BaseException:
+                    traceback.print_exc()
+                    os._exit(1)
+                raise SystemExit(0)  # through every exit handler, as a program ends
+            connection.send(child)
+
+
+class Nursery:
+    """The test's side of `_nursery`."""
+
+    def __init__(self, environment: dict[str, str]) -> None:
+        here, there = get_context("spawn").Pipe()
+        before = dict(os.environ)
+        os.environ.update(environment)
+        try:
+            get_context("spawn").Process(
+                target=_nursery, args=(there, environment), daemon=True
+            ).start()
+        finally:
+            os.environ.clear()
+            os.environ.update(before)
+        there.close()
+        self._connection = here
+
+    def fork(self, arguments: tuple[Any, ...], variables: dict[str, str]) -> int:
+        self._connection.send((arguments, variables))
+        assert self._connection.poll(START_S), "torch was not imported in time"
+        return int(self._connection.recv())
+
+
+@functools.cache
+def _nursery_for(environment: tuple[tuple[str, str], ...]) -> Nursery:
+    return Nursery(dict(environment))
 
 
 class World:
@@ -101,30 +164,26 @@ class World:
     def __init__(self, layout: Sequence[Sequence[int]], **environment: str) -> None:
         self._layout = [list(ranks) for ranks in layout]
         self.ranks = sum(len(ranks) for ranks in self._layout)
-        self._environment = {"ASCEND_EMU_DEVICES": str(self.ranks), **environment}
+        self.processes: dict[int, int] = {}  # process ids by rank
+        at_load = {"ASCEND_EMU_DEVICES": str(DEVICES)} | {
+            name: value for name, value in environment.items() if name.startswith("ASCEND_EMU_")
+        }
+        self._nursery = _nursery_for(tuple(sorted(at_load.items())))
+        self._variables = environment
 
     def __enter__(self) -> World:
-        context = get_context("spawn")
         self._folder = tempfile.TemporaryDirectory()
         store_path = str(Path(self._folder.name) / "store")
-        before = dict(os.environ)
-        os.environ.update(self._environment)
-        try:
-            self.processes, self._connections = [], []
+        address = str(Path(self._folder.name) / "socket")
+        with Listener(address) as listener:
             for ranks_here in self._layout:
-                here, there = context.Pipe()
-                arguments = (ranks_here, self.ranks, store_path, there)
-                process = context.Process(target=_host, args=arguments, daemon=True)
-                process.start()
-                there.close()
-                self.processes.append(process)
-                self._connections.append(here)
-        finally:
-            os.environ.clear()
-            os.environ.update(before)
-        for connection in self._connections:
-            assert connection.poll(START_S), "a process of the world did not start"
-            assert connection.recv() == "ready"
+                self._nursery.fork((ranks_here, self.ranks, store_path, address), self._variables)
+            self._connections: dict[tuple[int, ...], Connection] = {}
+            for _ in self._layout:
+                connection = listener.accept()
+                ranks_here, process = connection.recv()
+                self._connections[tuple(ranks_here)] = connection
+                self.processes.update(dict.fromkeys(ranks_here, process))
         return self
 
     def run(self, program: Program, *arguments: Any) -> list[Any]:
@@ -137,16 +196,15 @@ class World:
 
     def outcomes(self, program: Program, *arguments: Any) -> list[tuple[bool, Any]]:
         """For each rank whether it returned, and what, or its traceback."""
-        for connection in self._connections:
+        for connection in self._connections.values():
             connection.send((program, arguments))
         results: dict[int, tuple[bool, Any]] = {}
-        for ranks_here, connection in zip(self._layout, self._connections, strict=True):
+        for ranks_here, connection in self._connections.items():
             try:
-                is_there = connection.poll(RUN_S)
-                answers = connection.recv() if is_there else None
+                assert connection.poll(RUN_S), f"the ranks {ranks_here} hang"
+                answers = connection.recv()
             except EOFError:
                 answers = [(False, "the process ended")] * len(ranks_here)
-            assert answers is not None, f"the ranks {ranks_here} hang"
             results.update(zip(ranks_here, answers, strict=True))
         return [results[rank] for rank in range(self.ranks)]
 
@@ -156,11 +214,13 @@ class World:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        for connection in self._connections:
+        for connection in self._connections.values():
             with contextlib.suppress(OSError):  # it ended before
                 connection.send(None)
-        for process in self.processes:
-            process.join(20)
-            process.kill()
-            process.join()
+        until = time.monotonic() + 20
+        for process in set(self.processes.values()):
+            while time.monotonic() < until and Path(f"/proc/{process}").exists():
+                time.sleep(0.02)
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(process, signal.SIGKILL)
         self._folder.cleanup()
