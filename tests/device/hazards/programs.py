@@ -16,8 +16,10 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
+import torch.distributed as dist
 
 from tests.device.graph.test_task_groups import Attention, lengths_of
+from tests.device.hccl.world import process_group
 from tests.helpers.emulated import acl, check, handle
 
 H2D = 1  # ACL_MEMCPY_HOST_TO_DEVICE
@@ -257,12 +259,13 @@ def event_recorded_before_the_replay_before_ended(is_mended: bool) -> None:
 class _Rank:
     """One rank of data-parallel attention, as a thread: compute, copy and collective streams."""
 
-    def __init__(self, device: int) -> None:
-        self.device = torch.device(f"npu:{device}")
+    def __init__(self, rank: int, ranks: int, store: dist.Store) -> None:
+        self.device, self.ranks = torch.device(f"npu:{rank}"), ranks
         torch.npu.set_device(self.device)
+        self.group = process_group(store, rank, ranks)
         self.copy, self.collective = torch.npu.Stream(), torch.npu.Stream()
         self.lengths = torch.zeros(32, dtype=torch.int64).pin_memory()
-        self.retracted = torch.zeros(32, dtype=torch.int64).pin_memory()
+        self.retracted = torch.zeros(32 * ranks, dtype=torch.int64).pin_memory()
         self.on_device = torch.zeros(32, dtype=torch.int64, device=self.device)
 
     def step(self, step: int, is_mended: bool) -> int:
@@ -278,7 +281,8 @@ class _Rank:
         left = (self.on_device * 7) % 5
         self.collective.wait_stream(compute)
         with torch.npu.stream(self.collective):
-            gathered = left.clone()
+            gathered = torch.empty(32 * self.ranks, dtype=torch.int64, device=self.device)
+            self.group._allgather_base(gathered, left).wait()
         left.record_stream(self.collective)
         self.copy.wait_stream(self.collective)
         with torch.npu.stream(self.copy):
@@ -288,26 +292,27 @@ class _Rank:
         gathered.record_stream(self.copy)
         if is_mended:
             done.synchronize()
-        return int(self.retracted[0])  # change: wait for the copy before
+        return int(self.retracted.sum())  # change: wait for the copy before
 
 
 @hazard("SGLang 39423", "host-source-changed", "host-read-early")
 def dp_attention_with_retraction(is_mended: bool) -> None:
     """Ranks decide from pinned buffers whose copies nobody waited for, and decide differently."""
     seen: dict[int, list[int]] = {}
+    store = dist.HashStore()
 
-    def serve(device: int) -> None:
-        rank = _Rank(device)
-        seen[device] = [rank.step(step, is_mended) for step in range(STEPS)]
+    def serve(number: int) -> None:
+        rank = _Rank(number, 2, store)
+        seen[number] = [rank.step(step, is_mended) for step in range(STEPS)]
         torch.npu.synchronize()
 
-    ranks = [threading.Thread(target=serve, args=(device,)) for device in range(2)]
+    ranks = [threading.Thread(target=serve, args=(number,)) for number in range(2)]
     for rank in ranks:
         rank.start()
     for rank in ranks:
         rank.join()
     if is_mended:
-        assert seen[0] == seen[1] == [(step * 7) % 5 for step in range(STEPS)]
+        assert seen[0] == seen[1] == [64 * ((step * 7) % 5) for step in range(STEPS)]
 
 
 @hazard("xLLM 1894", "kernel-registration")

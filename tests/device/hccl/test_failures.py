@@ -30,9 +30,10 @@ def run(
     scenario: str, folder: Path, ranks: int = 2, lost: int = -1, **environment: str
 ) -> list[Any]:
     """What each rank returned; None for one that is to be `lost`."""
+    command = [sys.executable, "-m", "tests.device.hccl.bare"]
     processes = [
         subprocess.Popen(
-            [sys.executable, "-m", "tests.device.hccl.bare", str(rank), str(ranks), folder, scenario],
+            [*command, str(rank), str(ranks), str(folder), scenario],
             cwd=ROOT,
             env={**os.environ, "ASCEND_EMU_DEVICES": "4", **environment},
             stdout=subprocess.PIPE,
