@@ -32,14 +32,15 @@ CXX_FILES = $(shell find csrc -name '*.cpp' -o -name '*.h')
 export HF_HUB_OFFLINE := 1
 export VLLM_NO_USAGE_STATS := 1
 
-.PHONY: help setup serve test exactness test-parallel conformance hazards order lint format bench
-.PHONY: evidence contract docs dist dist-compile test-install clean distclean
+.PHONY: help setup serve test test-spec exactness test-parallel conformance hazards order lint
+.PHONY: format bench evidence contract docs dist dist-compile test-install clean distclean
 .DEFAULT_GOAL := help
 
 help:
 	@echo 'make serve [MODEL=smollm2|tiny-qwen3|...|FOLDER] [PORT=8000] [HOST=127.0.0.1] [HBM=4GiB] [ARGS=...]'
 	@echo 'make test  [TESTS="tests/unit ..."] [JOBS=2] [ARGS=...] [CORE=0.31.0: engine tests on that vLLM]'
 	@echo 'make exactness              the long tests: every model, prompt and seed'
+	@echo 'make test-spec              speculative decoding: every method, random churn, counts'
 	@echo 'make test-parallel [PARALLEL_SEEDS=20] [ARGS=...]  every layout over several devices'
 	@echo 'make conformance [FILES="v1/worker/test_x.py ..."]  core'\''s own tests on this device'
 	@echo 'make hazards [SEEDS=100]    the order checker on published failures'
@@ -80,6 +81,13 @@ endif
 ifneq ($(ENGINE_TESTS),)
 	@$(PYTEST_ENGINE) -m "$(MARK)" --durations=20 $(ENGINE_TESTS) $(ARGS)
 endif
+
+# Speculative decoding: verification's kernels, exactness of every method, random churn, counts.
+SPEC_TESTS := tests/unit/kernels/test_spec_decode.py tests/unit/test_seq_lens.py
+test-spec:
+	@$(PYTHON) tools/bootstrap.py run $(TEST_MODELS)
+	@$(PYTEST) $(SPEC_TESTS) $(ARGS)
+	@$(PYTEST_ENGINE) -m spec tests/engine $(ARGS)
 
 # Several devices: every layout's tokens, graphs under many schedules, starts, ends and faults.
 PARALLEL_SEEDS ?= 20

@@ -48,10 +48,16 @@ def pin_memory_decision() -> Decision:
     return Decision("pinned memory", "off", f"{PINNING_WHY_NOT}; {PINNING_CONDITION}")
 
 
-def seq_lens_decision() -> Decision:
+def seq_lens_decision(config: Any) -> Decision:
     """What the sequence-length authority starts from."""
     if envs.SEQ_LENS.read() == "device":
         return Decision("sequence lengths", "device", f"{envs.SEQ_LENS.name}=device (debug)")
+    if config.speculative_config is not None:
+        return Decision(
+            "sequence lengths",
+            "device, one read per step",
+            "which drafts are rejected is known to the device only",
+        )
     return Decision(
         "sequence lengths",
         "scheduler, per step",
@@ -155,7 +161,7 @@ def collect(config: Any) -> list[Decision]:
             "on" if scheduler.async_scheduling else "off",
             "core's choice; results are awaited by the output side",
         ),
-        seq_lens_decision(),
+        seq_lens_decision(config),
         input_copy_decision(config),
         pin_memory_decision(),
         Decision(

@@ -127,7 +127,7 @@ class NPUPlatform(Platform):
     @classmethod
     def register_triton_kernel_overrides(cls) -> None:
         from vllm_ascend_mrv2 import kernels, layers
-        from vllm_ascend_mrv2.compat import group_capture, runner_names, torch_cuda
+        from vllm_ascend_mrv2.compat import group_capture, runner_names, speculation, torch_cuda
         from vllm_ascend_mrv2.graph import capture, manager
         from vllm_ascend_mrv2.runner.output import AscendAsyncOutput
 
@@ -141,6 +141,23 @@ class NPUPlatform(Platform):
                 "AsyncOutput": AscendAsyncOutput,
                 "ModelCudaGraphManager": manager.AscendGraphManager,
                 "async_tensor_h2d": kernels.upload.step_tensor_h2d,
+            }
+        )
+        if speculation.core_is_known():
+            cls._register_speculation()
+
+    @classmethod
+    def _register_speculation(cls) -> None:
+        from vllm_ascend_mrv2.compat import runner_names
+        from vllm_ascend_mrv2.kernels.spec_decode.sampler import RejectionSampler
+        from vllm_ascend_mrv2.runner.output import DraftTokens
+        from vllm_ascend_mrv2.runner.speculator import init_speculator
+
+        runner_names.install(
+            {
+                "DraftTokensHandler": DraftTokens,
+                "RejectionSampler": RejectionSampler,
+                "init_speculator": init_speculator,
             }
         )
 

@@ -62,19 +62,27 @@ def _task_queue(config: Any) -> str | None:
     return "TASK_QUEUE_ENABLE=2" if os.environ.get("TASK_QUEUE_ENABLE") == "2" else None
 
 
-def _speculation(config: Any) -> str | None:
-    method = _path(config, "speculative_config.method")
-    return f"speculative decoding ({method})" if method else None
+def _method(*methods: str) -> Callable[[Any], str | None]:
+    def asked(config: Any) -> str | None:
+        method = _path(config, "speculative_config.method")
+        return f"speculative method {method}" if method in methods else None
+
+    return asked
 
 
 def _quantization(config: Any) -> str | None:
-    method = _path(config, "model_config.quantization")
-    return f"quantization={method}" if method else None
+    for model, role in (("model_config", ""), (_DRAFT_MODEL, " of the draft model")):
+        if method := _path(config, f"{model}.quantization"):
+            return f"quantization={method}{role}"
+    return None
 
 
 def _kv_cache_dtype(config: Any) -> str | None:
-    dtype = _path(config, "cache_config.cache_dtype", "auto")
-    return None if dtype in ("auto", "float16", "bfloat16") else f"kv_cache_dtype={dtype}"
+    for path in ("cache_config.cache_dtype", "speculative_config.kv_cache_dtype"):
+        dtype = _path(config, path, "auto")
+        if dtype not in ("auto", "float16", "bfloat16"):
+            return f"kv_cache_dtype={dtype}"
+    return None
 
 
 def _pooling(config: Any) -> str | None:
@@ -87,15 +95,39 @@ def _encoder(config: Any) -> str | None:
     return "a multimodal model" if _path(config, "model_config.is_multimodal_model") else None
 
 
+def _several_mtp_modules(config: Any) -> str | None:
+    speculation = _path(config, "speculative_config")
+    if speculation is None or not speculation.use_multi_module_mtp():
+        return None
+    return "speculative method mtp with several modules"
+
+
+def _speculation_on_another_core(config: Any) -> str | None:
+    from vllm_ascend_mrv2.compat import speculation
+
+    if _path(config, "speculative_config") is None or speculation.core_is_known():
+        return None
+    return "speculative decoding"
+
+
+def _speculation_on_several_devices(config: Any) -> str | None:
+    parallel = _path(config, "parallel_config")
+    if _path(config, "speculative_config") is None or parallel is None:
+        return None
+    devices = parallel.world_size * parallel.data_parallel_size
+    return f"speculative decoding on {devices} devices" if devices > 1 else None
+
+
 def _architecture(config: Any) -> str | None:
-    for attribute, what in (
-        ("use_mla", "a model with latent attention (MLA)"),
-        ("is_hybrid", "a hybrid (attention and state-space) model"),
-        ("is_attention_free", "an attention-free model"),
-        ("is_diffusion", "a diffusion language model"),
-    ):
-        if _path(config, f"model_config.{attribute}"):
-            return what
+    for model, role in (("model_config", "model"), (_DRAFT_MODEL, "draft model")):
+        for attribute, what in (
+            ("use_mla", f"a {role} with latent attention (MLA)"),
+            ("is_hybrid", f"a hybrid (attention and state-space) {role}"),
+            ("is_attention_free", f"an attention-free {role}"),
+            ("is_diffusion", f"a diffusion language {role}"),
+        ):
+            if _path(config, f"{model}.{attribute}"):
+                return what
     return None
 
 
@@ -146,6 +178,8 @@ def _weight_offloading(config: Any) -> str | None:
     return None
 
 
+_DRAFT_MODEL = "speculative_config.draft_model_config"
+_NO_SPECULATION = "use another method of the README's table, or start without --speculative-config"
 _CONTEXT_WHY = "attention over a context that several devices hold is not built"
 _CONTEXT_INSTEAD = "use tensor, data, pipeline or expert parallelism"
 
@@ -164,10 +198,57 @@ REFUSALS: tuple[Refusal, ...] = (
         "set TASK_QUEUE_ENABLE to 1 or 0",
     ),
     Refusal(
-        "speculative decoding",
-        _speculation,
-        "rejected drafts make host sequence lengths wrong, and its exact path is not built yet",
+        "speculative decoding by several MTP modules",
+        _several_mtp_modules,
+        "the kernels that pass tokens and hidden states from module to module are not replaced yet",
+        "give num_speculative_tokens=1, or start without --speculative-config",
+    ),
+    Refusal(
+        "speculative decoding by DFlash and DSpark",
+        _method("dflash", "dspark"),
+        "core's drafters write their context's keys by operators of its CUDA extension "
+        "(rotary_embedding, rms_norm of vllm._custom_ops), which this device does not have",
+        _NO_SPECULATION,
+    ),
+    Refusal(
+        "extraction of hidden states",
+        _method("extract_hidden_states"),
+        "it needs a KV connector, none of which has been verified on this device's memory",
         "start without --speculative-config",
+    ),
+    Refusal(
+        "speculative decoding by Medusa, MLP speculator, suffixes and custom classes",
+        _method("medusa", "mlp_speculator", "suffix", "custom_class"),
+        "core's Model Runner V2 has no such method",
+        _NO_SPECULATION,
+    ),
+    Refusal(
+        "speculative decoding on other cores than vLLM 0.32",
+        _speculation_on_another_core,
+        "their speculators are others, for which nothing has been replaced or tested",
+        "install vLLM 0.32.0, or start without --speculative-config",
+    ),
+    Refusal(
+        "speculative decoding on several devices",
+        _speculation_on_several_devices,
+        "no test has shown yet that every rank sees the same drafts and lengths",
+        "serve on one device, or start without --speculative-config",
+    ),
+    Refusal(
+        "adaptive verification of drafts",
+        _given("speculative_config.enable_adaptive_verification", "adaptive verification"),
+        "the device then decides how many drafts each request verifies, which attention would have "
+        "to be told on the host before it is known there",
+        "leave enable_adaptive_verification out of --speculative-config",
+    ),
+    Refusal(
+        "a number of drafts that changes with the batch",
+        _given(
+            "speculative_config.num_speculative_tokens_per_batch_size",
+            "num_speculative_tokens_per_batch_size",
+        ),
+        "no test has shown that it holds on this device",
+        "give num_speculative_tokens alone",
     ),
     Refusal(
         "LoRA",

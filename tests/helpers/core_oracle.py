@@ -74,12 +74,28 @@ def resolve(function: str) -> Any:
     return getattr(importlib.import_module(module), name)
 
 
+def _give_log1p_to_the_interpreter() -> None:
+    """It interprets Triton's language, not CUDA's device library, of which core uses this."""
+    from types import SimpleNamespace
+
+    import numpy as np
+    from triton.language.core import tensor
+    from triton.runtime.interpreter import TensorHandle
+    from vllm.v1.worker.gpu.spec_decode import rejection_sampler_utils
+
+    def log1p(x: Any) -> Any:
+        return tensor(TensorHandle(np.log1p(x.handle.data), x.handle.dtype), x.type)
+
+    rejection_sampler_utils.tldevice = SimpleNamespace(log1p=log1p)
+
+
 def _serve(address: str) -> None:
     import traceback
 
     from vllm.triton_utils import HAS_TRITON
 
     assert HAS_TRITON, "core did not accept the Triton interpreter"
+    _give_log1p_to_the_interpreter()
     with Client(address, family="AF_UNIX", authkey=_KEY) as connection:
         while True:
             try:

@@ -5,6 +5,9 @@ as the class launches them. Imported by the oracle's process only.
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+from typing import Any
+
 import torch
 
 
@@ -125,3 +128,115 @@ def apply_prompt_embeds(
         BLOCK_SIZE=8,
     )
     return inputs_embeds
+
+
+# -- speculative decoding: core's wrappers take its batches, which are namespaces here -------------
+
+
+def uniform(seeds: torch.Tensor, pos: torch.Tensor) -> torch.Tensor:
+    """Core's `tl_rand32`, by a kernel that does nothing else."""
+    from tests.helpers.uniform_kernel import draw
+
+    out = torch.empty(len(seeds), dtype=torch.float32)
+    draw[(len(seeds),)](out, seeds, pos)
+    return out
+
+
+def flatten_sampled(
+    flat: torch.Tensor, sampled: torch.Tensor, num_sampled: torch.Tensor, cu: torch.Tensor
+) -> None:
+    from vllm.v1.worker.gpu.spec_decode.rejection_sampler import _flatten_sampled_kernel
+
+    _flatten_sampled_kernel[(len(sampled),)](
+        flat, sampled, sampled.stride(0), num_sampled, cu, num_warps=1
+    )
+
+
+def ngram_drafts(
+    token_ids: torch.Tensor,
+    idx_mapping: torch.Tensor,
+    total_len: torch.Tensor,
+    num_sampled: torch.Tensor,
+    last_sampled: torch.Tensor,
+    min_n: int,
+    max_n: int,
+    k: int,
+) -> torch.Tensor:
+    """Core's NgramGPUSpeculator, without its engine."""
+    from vllm.v1.worker.gpu.spec_decode.ngram import speculator
+
+    speculator.HAS_TRITON = True  # as compat.triton_gate does in a worker
+    rows, length = token_ids.shape
+    config = SimpleNamespace(
+        speculative_config=SimpleNamespace(
+            prompt_lookup_min=min_n, prompt_lookup_max=max_n, num_speculative_tokens=k
+        ),
+        scheduler_config=SimpleNamespace(max_num_seqs=rows),
+        model_config=SimpleNamespace(max_model_len=length),
+    )
+    states = SimpleNamespace(
+        all_token_ids=SimpleNamespace(gpu=token_ids), total_len=SimpleNamespace(gpu=total_len)
+    )
+    made = speculator.NgramGPUSpeculator(config, token_ids.device, states)
+    batch = SimpleNamespace(num_reqs=len(idx_mapping), idx_mapping=idx_mapping)
+    return made.propose(
+        batch, None, None, None, None, num_sampled, None, last_sampled, None, None, None
+    )
+
+
+def prepare_draft_prefill(
+    last_token_indices: torch.Tensor,
+    current_step: torch.Tensor,
+    buffers: dict[str, Any],
+    batch: dict[str, Any],
+    *arguments: Any,
+) -> None:
+    from vllm.v1.worker.gpu.spec_decode.target_dependent_ar import speculator
+
+    speculator.prepare_prefill_inputs(
+        last_token_indices,
+        current_step,
+        SimpleNamespace(**buffers),
+        SimpleNamespace(**batch),
+        *arguments,
+    )
+
+
+def prepare_draft_decode(
+    draft_tokens: torch.Tensor,
+    seq_lens: torch.Tensor,
+    num_rejected: torch.Tensor,
+    buffers: dict[str, Any],
+    *arguments: Any,
+) -> None:
+    from vllm.v1.worker.gpu.spec_decode.target_dependent_ar import speculator
+
+    speculator.prepare_decode_inputs(
+        draft_tokens[:, 0], seq_lens, num_rejected, SimpleNamespace(**buffers), *arguments
+    )
+
+
+def update_draft_inputs(
+    draft_tokens: torch.Tensor,
+    step: torch.Tensor,
+    hidden: torch.Tensor,
+    out: torch.Tensor,
+    next_hidden: torch.Tensor,
+    buffers: dict[str, Any],
+    *arguments: Any,
+) -> None:
+    from vllm.v1.worker.gpu.spec_decode.target_dependent_ar import speculator
+
+    speculator.update_draft_inputs(
+        draft_tokens, step, hidden, out, next_hidden, SimpleNamespace(**buffers), *arguments
+    )
+
+
+def prepare_draft_model_prefill(
+    buffers: dict[str, Any], batch: dict[str, Any], *arguments: Any
+) -> int:
+    from vllm.v1.worker.gpu.spec_decode.standalone_ar import speculator
+
+    return speculator.prepare_prefill_inputs(
+        SimpleNamespace(**buffers), SimpleNamespace(**batch), *arguments
+    )

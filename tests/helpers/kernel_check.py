@@ -44,6 +44,8 @@ class KernelCheck:
             return value.to(self.device)
         if isinstance(value, (list, tuple)):
             return type(value)(self.place(item) for item in value)
+        if isinstance(value, dict):
+            return {name: self.place(item) for name, item in value.items()}
         return value
 
 
@@ -62,6 +64,10 @@ def assert_same(mine: Any, wanted: Any, what: str, rtol: float, atol: float) -> 
         assert len(mine) == len(wanted), what
         for i, (a, b) in enumerate(zip(mine, wanted, strict=True)):
             assert_same(a, b, f"{what}[{i}]", rtol, atol)
+    elif isinstance(wanted, dict):
+        assert mine.keys() == wanted.keys(), what
+        for name, value in wanted.items():
+            assert_same(mine[name], value, f"{what}[{name}]", rtol, atol)
     elif isinstance(wanted, np.ndarray):
         np.testing.assert_array_equal(mine, wanted, err_msg=what)
     else:

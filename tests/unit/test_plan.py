@@ -81,6 +81,7 @@ def test_lengths_come_only_from_the_authority() -> None:
 def test_rows_without_a_request_attend_to_one_token() -> None:
     assert padded_decode_lens([5, 9], 4) == [5, 9, 1, 1]
     assert padded_decode_lens([5, 9, 0, 0], 4) == [5, 9, 1, 1]
+    assert padded_decode_lens([5, 9, 0], 4, query_len=3) == [5, 9, 3, 3]
 
 
 def test_a_captured_plan_has_one_token_per_row() -> None:
@@ -90,3 +91,12 @@ def test_a_captured_plan_has_one_token_per_row() -> None:
     assert made.query_ends == [1, 2, 3, 4]
     assert made.kv_lens == [5, 9, 1, 1]
     assert made.num_tokens == 4
+
+
+def test_a_captured_plan_of_verification_has_several() -> None:
+    table = torch.zeros(3, 2, dtype=torch.int32)
+    slots = torch.zeros(12, dtype=torch.int64)
+    made = make_captured_plan([5, 9], table, slots, block_size=16, query_len=4)
+    assert made.query_ends == [4, 8, 12]
+    assert made.kv_lens == [5, 9, 4]
+    assert made.num_tokens == 12

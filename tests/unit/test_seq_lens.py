@@ -97,6 +97,52 @@ def test_mirror_follows_what_it_saw() -> None:
     assert mirror.agrees(rows, np.array([0, 7]))
 
 
+# What a step with speculation may look like: no such step is left to the scheduler.
+SPECULATION: dict[str, dict[str, object]] = {
+    "drafts are verified": {"has_speculator": True, "has_drafts": True},
+    "no drafts were scheduled": {"has_speculator": True},
+    "a prompt's chunk, which verifies nothing": {"has_speculator": True, "mirror_agrees": True},
+    "a request that was preempted after a rejection": {
+        "has_speculator": True,
+        "mirror_agrees": False,
+    },
+    "a resumed request that the mirror has not seen": {
+        "has_speculator": True,
+        "mirror_complete": False,
+    },
+    "a pipeline rank before the last, which has no speculator": {
+        "has_drafts": True,
+        "samples_here": False,
+    },
+    "such a rank in a step without drafts": {"samples_here": False},
+    "drafts of an engine whose speculator is gone": {"has_drafts": True},
+    "a diffusion step": {"is_diffusion": True, "new_tokens_per_step": 0},
+}
+
+
+@pytest.mark.parametrize("step", SPECULATION)
+def test_a_step_of_speculation_asks_the_device(step: str) -> None:
+    verdict = decide_seq_lens(replace(PROVEN, **SPECULATION[step]))
+    assert verdict.authority is SeqLensAuthority.DEVICE
+    assert verdict.reason
+
+
+def test_a_read_does_not_undo_what_came_after_it_began() -> None:
+    mirror = SeqLensMirror(max_num_reqs=3)
+    mirror.add(0, 0)
+    mirror.add(1, 16)
+    mirror.begin_read()
+    mirror.add(2, 48)  # a new request, while the counts of the step before are on their way
+    mirror.remove(1)
+    mirror.add(1, 0)  # and one in a row that another had
+    mirror.end_read(np.array([7, 19, 0], dtype=np.int32))
+    assert mirror.computed(np.array([0, 1, 2])).tolist() == [7, 0, 48]
+    assert mirror.computed(np.array([2])).dtype == np.int32
+    mirror.begin_read()
+    mirror.end_read(np.array([9, 2, 50], dtype=np.int32))
+    assert mirror.computed(np.array([0, 1, 2])).tolist() == [9, 2, 50]
+
+
 def test_each_reason_is_new_once() -> None:
     log = VerdictLog()
     device = decide_seq_lens(replace(PROVEN, has_drafts=True))

@@ -94,7 +94,8 @@ class AscendAttentionBackend(AttentionBackend):
 class AscendAttentionMetadataBuilder(AttentionMetadataBuilder[FiaPlan]):
     """Builds the checked FIA plan of a step for one KV cache group."""
 
-    _cudagraph_support = AttentionCGSupport.UNIFORM_SINGLE_TOKEN_DECODE
+    # Of several tokens for each request, where drafts are verified.
+    _cudagraph_support = AttentionCGSupport.UNIFORM_BATCH
 
     def __init__(
         self,
@@ -121,6 +122,7 @@ class AscendAttentionMetadataBuilder(AttentionMetadataBuilder[FiaPlan]):
                 batch.block_table_tensor[: batch.num_reqs],
                 batch.slot_mapping,
                 self.kv_cache_spec.block_size,
+                batch.num_actual_tokens // batch.num_reqs,
             )
         return make_fia_plan(
             query_start_loc=batch.query_start_loc_cpu[: batch.num_reqs + 1].numpy(),
@@ -135,10 +137,11 @@ class AscendAttentionMetadataBuilder(AttentionMetadataBuilder[FiaPlan]):
     def build_for_cudagraph_capture(self, common_attn_metadata: CommonAttentionMetadata) -> FiaPlan:
         batch = common_attn_metadata
         return make_captured_plan(
-            [1] * batch.num_reqs,
+            [],
             batch.block_table_tensor[: batch.num_reqs],
             batch.slot_mapping,
             self.kv_cache_spec.block_size,
+            batch.num_actual_tokens // batch.num_reqs,
         )
 
 

@@ -40,6 +40,10 @@ class HostSeqLens:
             )
         return self.values[:num_reqs]
 
+    def require_up_to(self, size: int) -> np.ndarray:
+        """The published lengths of a batch that is padded to `size` rows, [<= size] int32."""
+        return self.require(1 if self.values is None else min(size, len(self.values)))
+
 
 @dataclass(frozen=True)
 class FiaPlan:
@@ -108,12 +112,18 @@ def make_fia_plan(
     )
 
 
-def padded_decode_lens(kv_lens: list[int], size: int) -> list[int]:
+def padded_decode_lens(kv_lens: list[int], size: int, query_len: int = 1) -> list[int]:
     """KV lengths of a decode batch padded to `size` rows for a captured graph.
 
-    A row without a request (length 0, or past the list) attends to one token of the null block.
+    A row without a request (length 0, or past the list) attends to as many tokens of the null block
+    as it has queries.
     """
-    return [length or 1 for length in kv_lens] + [1] * (size - len(kv_lens))
+    return [length or query_len for length in kv_lens] + [query_len] * (size - len(kv_lens))
+
+
+def uniform_query_ends(size: int, query_len: int) -> list[int]:
+    """Cumulative query lengths of `size` rows of `query_len` tokens each."""
+    return list(range(query_len, query_len * size + 1, query_len))
 
 
 def make_captured_plan(
@@ -121,16 +131,18 @@ def make_captured_plan(
     block_table: torch.Tensor,
     slot_mapping: torch.Tensor,
     block_size: int,
+    query_len: int = 1,
 ) -> FiaPlan:
-    """The plan of a decode batch in a captured graph: one token per row, padded rows included.
+    """The plan of a decode batch in a captured graph: `query_len` tokens per row, padded rows
+    included.
 
     Its lengths are those of the capture; a replay's are given to the graph's tasks.
     """
     size = block_table.shape[0]
     return FiaPlan(
-        num_tokens=size,
-        query_ends=list(range(1, size + 1)),
-        kv_lens=padded_decode_lens(kv_lens, size),
+        num_tokens=size * query_len,
+        query_ends=uniform_query_ends(size, query_len),
+        kv_lens=padded_decode_lens(kv_lens, size, query_len),
         block_table=block_table,
         slot_mapping=slot_mapping,
         block_size=block_size,

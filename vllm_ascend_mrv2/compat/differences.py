@@ -155,6 +155,23 @@ GRAMMAR_ROWS = Difference(
     goes_when="no core before 0.33 is supported",
 )
 
+SPECULATION = Difference(
+    module="compat/speculation.py",
+    cores="!=0.32.*",
+    symbols=(
+        f"{_GPU}.spec_decode*",
+        f"{_GPU}.model_runner:init_speculator",
+        f"{_GPU}.model_runner:DraftTokensHandler",
+        f"{_GPU}.model_runner:RejectionSampler",
+        f"{_GPU}.cudagraph_utils:CudaGraphManager*",
+    ),
+    relies_on=(f"{_GPU}.input_batch:post_update",),
+    reason="speculators were renamed, joined by n-grams and given other arguments in 0.32, and "
+    "again in 0.33",
+    goes_when="those cores are served or no longer supported",
+    refuses="speculative decoding",
+)
+
 ALL: tuple[Difference, ...] = (
     WORKER_STARTUP,
     SAMPLING_MASK,
@@ -163,6 +180,7 @@ ALL: tuple[Difference, ...] = (
     LOGITS_CONTEXT,
     PROMPT_SCORES,
     GRAMMAR_ROWS,
+    SPECULATION,
 )
 
 

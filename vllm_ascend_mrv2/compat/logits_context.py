@@ -44,7 +44,13 @@ def install(
         )
 
     def apply(
-        state: Any, logits: Any, expanded: Any, rows: Any, rows_np: Any, *_tokens: Any
+        state: Any,
+        logits: Any,
+        expanded: Any,
+        rows: Any,
+        rows_np: Any,
+        input_ids: Any,
+        local_pos: Any,
     ) -> None:
         # The scheduler's count of the step before, and this step's token.
         bound = state.req_states.num_computed_tokens_np[rows_np] + 1
@@ -55,6 +61,8 @@ def install(
                 expanded_idx_mapping=expanded,
                 idx_mapping=rows,
                 idx_mapping_np=rows_np,
+                input_ids=input_ids,
+                expanded_local_pos=local_pos,
                 seq_lens_upper_bound_np=bound,
             ),
         )

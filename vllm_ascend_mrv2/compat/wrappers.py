@@ -176,6 +176,15 @@ REBINDINGS: tuple[Rebinding, ...] = (
         goes_when="torch_npu fills by a device index",
     ),
     Rebinding(
+        owner=f"{_GPU}.spec_decode.rejection_sampler_utils",
+        name="rejection_sample",
+        copies=(f"{_GPU}.spec_decode.rejection_sampler",),
+        reason="its kernels pass partial reductions of the vocabulary to each other, which torch "
+        "operators need not form",
+        core_versions=_ALL_KNOWN,
+        goes_when=_UNTIL_TRITON,
+    ),
+    Rebinding(
         owner=f"{_GPU}.model_states.prompt_embeds:PromptEmbedsState",
         name="apply",
         reason="its kernel gets a uint64 table of device addresses",

@@ -36,7 +36,14 @@ def kernel_overrides() -> dict[str, Callable[..., None]]:
         prompt_logprob,
         trace_replay,
     )
+    from vllm_ascend_mrv2.kernels.spec_decode import (
+        ngram,
+        rejection_sampler,
+        standalone_ar,
+        target_dependent_ar,
+    )
 
+    spec = f"{_GPU}.spec_decode"
     return {
         f"{_GPU}.input_batch._prepare_prefill_inputs_kernel": input_batch.prepare_prefill_inputs,
         f"{_GPU}.input_batch._prepare_pos_seq_lens_kernel": input_batch.prepare_pos_seq_lens,
@@ -68,6 +75,24 @@ def kernel_overrides() -> dict[str, Callable[..., None]]:
         f"{_GPU}.structured_outputs._apply_grammar_bitmask_kernel": (
             structured_outputs.apply_grammar_bitmask
         ),
+        f"{spec}.rejection_sampler._flatten_sampled_kernel": rejection_sampler.flatten_sampled,
+        f"{spec}.rejection_sampler._gather_draft_sampled_kernel": (
+            rejection_sampler.gather_draft_sampled
+        ),
+        f"{spec}.ngram.speculator._ngram_scan_kernel": ngram.scan,
+        f"{spec}.ngram.speculator._ngram_finalize_kernel": ngram.finalize,
+        f"{spec}.target_dependent_ar.speculator._prepare_prefill_inputs_kernel": (
+            target_dependent_ar.prepare_prefill_inputs
+        ),
+        f"{spec}.target_dependent_ar.speculator._prepare_decode_inputs_kernel": (
+            target_dependent_ar.prepare_decode_inputs
+        ),
+        f"{spec}.target_dependent_ar.speculator._update_draft_inputs_kernel": (
+            target_dependent_ar.update_draft_inputs
+        ),
+        f"{spec}.standalone_ar.speculator._prepare_prefill_inputs_kernel": (
+            standalone_ar.prepare_prefill_inputs
+        ),
     }
 
 
@@ -85,6 +110,7 @@ def rebindings() -> dict[str, Any]:
         sampler,
         thinking_budget,
     )
+    from vllm_ascend_mrv2.kernels.spec_decode import rejection
 
     thinking = f"{_GPU}.sample.thinking_budget:ThinkingBudgetState"
     embeds = f"{_GPU}.model_states.prompt_embeds:PromptEmbedsState"
@@ -108,6 +134,7 @@ def rebindings() -> dict[str, Any]:
         f"{_GPU}.sample.logit_bias:LogitBiasState.apply": logit_bias.apply,
         f"{thinking}.apply": thinking_budget.apply,
         f"{thinking}.apply_staged_writes": thinking_budget.reset,
+        f"{_GPU}.spec_decode.rejection_sampler_utils.rejection_sample": rejection.rejection_sample,
         f"{embeds}.apply": prompt_embeds.apply,
         f"{embeds}.apply_staged_writes": prompt_embeds.apply_staged_writes,
     }
@@ -120,14 +147,14 @@ def register() -> None:
     no kernel or name of that kind, with nothing half done that a second call would not finish.
     """
     global _registered
-    from vllm_ascend_mrv2.compat import kernel_registry, logits_context, wrappers
+    from vllm_ascend_mrv2.compat import kernel_registry, logits_context, speculation, wrappers
     from vllm_ascend_mrv2.kernels.sample import logit_bias, thinking_budget
 
     wrappers.install(rebindings())
     if not logits_context.core_has_one():
         logits_context.install(logit_bias.apply, thinking_budget.apply)
     if not _registered:
-        kernel_registry.register(kernel_overrides())
+        kernel_registry.register(speculation.of_this_core(kernel_overrides()))
         _registered = True
 
 

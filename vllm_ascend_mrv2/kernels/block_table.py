@@ -75,14 +75,14 @@ class BlockTables(core.BlockTables):
         """KV slot of each token, [num_groups, num_tokens_padded] int64.
 
         idx_mapping: [R] int64, negative for a row that owns no blocks; query_start_loc: [>= R + 1]
-        int32; positions: [>= num_tokens_padded] int64. Tokens of no request, and all slots past
+        int32; positions: [>= the batch's tokens] int64. Tokens of no request, and all slots past
         them, get PAD_SLOT_ID.
         """
         mappings = self.slot_mappings if out is None else out
         if self.num_kv_cache_groups == 0:
             return mappings[:, :num_tokens_padded]
         mappings.fill_(PAD_SLOT_ID)
-        num_reqs, num_tokens = idx_mapping.shape[0], num_tokens_padded
+        num_reqs, num_tokens = idx_mapping.shape[0], min(num_tokens_padded, positions.shape[0])
         rows = ragged.rows_of(query_start_loc, num_reqs, num_tokens)
         request = idx_mapping.index_select(0, rows)
         owned = ragged.in_batch(query_start_loc, num_reqs, num_tokens).logical_and_(request >= 0)

@@ -3,7 +3,7 @@
 """Torch replacements of the kernels of core's `v1/worker/gpu/input_batch.py`.
 
 Each function has its kernel's signature and writes what the kernel writes, bit for bit; the grid
-is recovered from tensor shapes. Batches without drafts only: speculative decoding is refused.
+is recovered from tensor shapes. A batch without drafts (one logit per request) takes a shorter way.
 
 Names used below, with R the number of requests in the batch and T the length of a token buffer:
 `idx_mapping` is [R] int64, batch row -> request state row; `query_start_loc` is [>= R + 1] int32;
@@ -109,29 +109,49 @@ def combine_sampled_and_draft_tokens(
     BLOCK_SIZE: int,
     NUM_NEW_SAMPLED_TOKENS: int = 1,
 ) -> None:
-    """Put each decoding row's last sampled token into the batch; write logits_indices.
+    """Put each decoding row's last sampled token and its drafts into the batch.
 
-    Writes input_ids [T] int32 in place and logits_indices [R] int64: each row's last token.
-    last_sampled_tokens: [max_num_reqs, 1] int64.
+    Writes input_ids [T] int32 in place and logits_indices [num_logits] int64, each row's last
+    tokens. last_sampled_tokens: [max_num_reqs, 1] int64; draft_tokens: [max_num_reqs, k] int64;
+    cu_num_logits: [R + 1] int32, a row with d drafts has d + 1 logits.
 
-    Raises NotReplacedError where rows have drafts, or sample no token of their own (diffusion).
+    Raises NotReplacedError where rows sample no token of their own (diffusion).
     """
-    num_reqs = idx_mapping_ptr.shape[0]
-    if NUM_NEW_SAMPLED_TOKENS != 1 or logits_indices_ptr.shape[0] != num_reqs:
+    num_reqs, num_logits = idx_mapping_ptr.shape[0], logits_indices_ptr.shape[0]
+    if NUM_NEW_SAMPLED_TOKENS != 1:
         raise NotReplacedError(
-            f"speculative decoding: {logits_indices_ptr.shape[0]} logits for {num_reqs} requests "
-            f"with {NUM_NEW_SAMPLED_TOKENS} sampled token each. The draft-token half of "
-            "_combine_sampled_and_draft_tokens_kernel has no replacement on this device; start "
-            "without --speculative-config."
+            f"diffusion: {num_logits} logits for {num_reqs} requests with "
+            f"{NUM_NEW_SAMPLED_TOKENS} sampled token each. That half of "
+            "_combine_sampled_and_draft_tokens_kernel has no replacement on this device; serve an "
+            "autoregressive model."
         )
-    last = query_start_loc_ptr[1 : num_reqs + 1] - 1
-    logits_indices_ptr.copy_(last)
-    decoding = seq_lens_ptr[:num_reqs] > prefill_len_ptr.index_select(0, idx_mapping_ptr)
-    sampled = (
-        last_sampled_tokens_ptr.view(-1).index_select(0, idx_mapping_ptr).to(input_ids_ptr.dtype)
-    )
+    prefill_len = prefill_len_ptr.index_select(0, idx_mapping_ptr)
+    decoding = seq_lens_ptr[:num_reqs] > prefill_len
+    sampled = last_sampled_tokens_ptr.view(-1).index_select(0, idx_mapping_ptr)
+    if num_logits == num_reqs:
+        logits_indices_ptr.copy_(query_start_loc_ptr[1 : num_reqs + 1] - 1)
+        tokens, wanted = sampled, decoding
+    else:
+        rows = ragged.rows_of(cu_num_logits_ptr, num_reqs, num_logits)
+        starts = cu_num_logits_ptr.index_select(0, rows)
+        local = constants.arange(num_logits, rows.device, starts.dtype) - starts
+        logits_per_row = ragged.lengths(cu_num_logits_ptr, num_reqs)
+        first = query_start_loc_ptr[1 : num_reqs + 1] - logits_per_row
+        logits_indices_ptr.copy_(first.index_select(0, rows).add_(local))
+        column = (local - 1).clamp_min_(0).to(torch.int64)
+        draft = torch.add(column, idx_mapping_ptr.index_select(0, rows), alpha=draft_tokens_stride)
+        is_draft = local > 0
+        tokens = torch.where(
+            is_draft,
+            draft_tokens_ptr.view(-1).index_select(0, draft),
+            sampled.index_select(0, rows),
+        )
+        # A row whose first logit lies in its prompt keeps the prompt's token there.
+        past_prompt = seq_lens_ptr[:num_reqs] - logits_per_row >= prefill_len
+        wanted = decoding.index_select(0, rows)
+        wanted = wanted.logical_and_(is_draft.logical_or_(past_prompt.index_select(0, rows)))
     current = input_ids_ptr.index_select(0, logits_indices_ptr)
-    input_ids_ptr[logits_indices_ptr] = torch.where(decoding, sampled, current)
+    input_ids_ptr[logits_indices_ptr] = torch.where(wanted, tokens.to(current.dtype), current)
 
 
 def get_num_sampled_and_rejected(
@@ -171,43 +191,51 @@ def post_update(
 ) -> None:
     """Advance the request state by what this step sampled.
 
-    sampled_tokens: [R, 1] int64; num_sampled (0 or 1) and num_rejected: [R] int32;
-    all_token_ids: [max_num_reqs, max_model_len] int32, output_bin_counts: [max_num_reqs,
-    vocab_size] int32, both contiguous. A negative idx_mapping entry marks a row without a request.
+    sampled_tokens: [R, w] int64, the first num_sampled (0 to w) of each row count; num_sampled and
+    num_rejected: [R] int32; all_token_ids: [max_num_reqs, max_model_len] int32, output_bin_counts:
+    [max_num_reqs, vocab_size] int32, both contiguous. A negative idx_mapping entry marks a row
+    without a request.
 
-    Every write adds a difference (0 for rows that write nothing), so that such rows may share
-    state row 0 with a request without an order among the writes.
-
-    Raises NotReplacedError where more than one token per request may have been sampled.
+    Every write adds a difference (0 for what writes nothing), so that such rows may share state
+    row 0 with a request without an order among the writes.
     """
     # Core 0.33 also keeps the next step's drafts here.
-    if sampled_tokens_ptr.shape[1] != 1 or draft_tokens_ptr is not None:
+    if draft_tokens_ptr is not None:
         raise NotReplacedError(
-            f"speculative decoding: up to {sampled_tokens_ptr.shape[1]} sampled tokens per request "
-            "have no replacement of _post_update_kernel on this device; start without "
-            "--speculative-config."
+            "speculative decoding: this core's _post_update_kernel keeps the next step's drafts, "
+            "which has no replacement on this device; start without --speculative-config."
         )
-    num_reqs = idx_mapping_ptr.shape[0]
+    num_reqs, width = idx_mapping_ptr.shape[0], sampled_tokens_ptr.shape[1]
     real = idx_mapping_ptr >= 0
     rows = idx_mapping_ptr.clamp_min(0)
     num_sampled = num_sampled_ptr[:num_reqs] * real
-    token = sampled_tokens_ptr[:, 0]
 
     last_sampled = last_sampled_tokens_ptr.view(-1)
-    last_sampled.index_add_(0, rows, (token - last_sampled.index_select(0, rows)).mul_(num_sampled))
+    length = total_len_ptr.index_select(0, rows)
+    if width == 1:
+        tokens, counted, row = sampled_tokens_ptr[:, 0], num_sampled, rows
+        last, any_sampled = tokens, num_sampled
+    else:
+        column = constants.arange(width, rows.device, num_sampled.dtype)
+        counted = (column < num_sampled.unsqueeze(1)).to(num_sampled.dtype).flatten()
+        tokens = sampled_tokens_ptr.flatten()
+        row = rows.unsqueeze(1).expand(-1, width).flatten()
+        length = (length.unsqueeze(1) + column).flatten()
+        at = (num_sampled - 1).clamp_min_(0).to(torch.int64).unsqueeze(1)
+        last = sampled_tokens_ptr.gather(1, at).squeeze(1)
+        any_sampled = num_sampled.clamp(max=1)
+    last_sampled.index_add_(0, rows, (last - last_sampled.index_select(0, rows)).mul_(any_sampled))
 
     all_tokens = all_token_ids_ptr.view(-1)
-    target = torch.add(total_len_ptr.index_select(0, rows), rows, alpha=all_token_ids_stride).mul_(
-        num_sampled
-    )
-    change = (token.to(all_tokens.dtype) - all_tokens.index_select(0, target)).mul_(num_sampled)
+    target = torch.add(length, row, alpha=all_token_ids_stride).mul_(counted)
+    change = (tokens.to(all_tokens.dtype) - all_tokens.index_select(0, target)).mul_(counted)
     all_tokens.index_add_(0, target, change)
     total_len_ptr.index_add_(0, rows, num_sampled)
 
     if output_bin_counts_ptr is not None:
-        # a row that sampled nothing may hold any token
-        counted = torch.add(token, rows, alpha=output_bin_counts_stride).mul_(num_sampled)
-        output_bin_counts_ptr.view(-1).index_add_(0, counted, num_sampled)
+        # what was not sampled may be any token
+        bins = torch.add(tokens, row, alpha=output_bin_counts_stride).mul_(counted)
+        output_bin_counts_ptr.view(-1).index_add_(0, bins, counted)
 
     delta = -num_rejected_ptr[:num_reqs]
     if query_start_loc_ptr is not None:

@@ -7,7 +7,6 @@ per request by `kernels.unsupported_sampling`. A test holds this list against co
 
 from __future__ import annotations
 
-SPECULATION = "speculative decoding"
 WATERMARKING = "watermarking"
 HYBRID = "hybrid (mamba) models"
 
@@ -22,5 +21,8 @@ UNREPLACED_MODULES: dict[str, str] = {
     "model_states.recoverssm": HYBRID,
     "sample.batch_shard": "batch-sharded sampling",
     "sample.watermark": WATERMARKING,
-    "spec_decode": SPECULATION,
+    "spec_decode.acceptance_estimator": "adaptive verification of drafts",
+    "spec_decode.dflash": "speculative decoding by DFlash and DSpark",
+    "spec_decode.dflash2": "speculative decoding by DFlash and DSpark",
+    "spec_decode.multi_module_mtp": "speculative decoding by several MTP modules",
 }

@@ -17,6 +17,7 @@ import torch.distributed as dist
 from vllm.config import VllmConfig
 from vllm.distributed.parallel_state import get_dp_group, get_world_group
 from vllm.logger import init_logger
+from vllm.utils.math_utils import round_up
 from vllm.v1.core.sched.output import GrammarOutput, SchedulerOutput
 from vllm.v1.kv_cache_interface import KVCacheConfig
 from vllm.v1.outputs import ModelRunnerOutput
@@ -50,11 +51,13 @@ from vllm_ascend_mrv2.graph.step_graphs import (
 )
 from vllm_ascend_mrv2.graph.watchdog import Watchdog, read_limit_s
 from vllm_ascend_mrv2.kernels import upload
+from vllm_ascend_mrv2.kernels.sample import penalties
 from vllm_ascend_mrv2.runner import output as results
 from vllm_ascend_mrv2.runner.garbage import no_collection
 from vllm_ascend_mrv2.runner.input_copy import InputCopyPolicy, input_copy_of
 from vllm_ascend_mrv2.runner.memory import use_what_sampling_needs
 from vllm_ascend_mrv2.runner.output import AscendStepOutput
+from vllm_ascend_mrv2.runner.read_back import ComputedReadBack
 from vllm_ascend_mrv2.runner.seq_lens import (
     SeqLensAuthority,
     SeqLensFacts,
@@ -102,6 +105,13 @@ class AscendModelRunner(GPUModelRunner):
         self.step_graphs: StepGraphs | None = None
         # What a step may take beyond weights and KV cache; the worker's to say, once measured.
         self.peak_activation_bytes = 0
+        penalties.count_drafts(self.speculator is not None)
+        self.read_back: ComputedReadBack | None = None
+        if self.speculator is not None:
+            self.read_back = ComputedReadBack(
+                device, self.seq_lens_mirror, self.replay_protocol.close_window
+            )
+            self.speculator.read_back = self.read_back
         self._seq_lens_from_device = envs.SEQ_LENS.read() == "device"
         self._step_result: tuple[list[str], torch.Tensor] | None = None
 
@@ -123,11 +133,17 @@ class AscendModelRunner(GPUModelRunner):
                     builder.host_seq_lens = self.host_seq_lens
         self.cudagraph_manager.protocol = self.replay_protocol
         self.cudagraph_manager.host_seq_lens = self.host_seq_lens
+        if hasattr(self.speculator, "use_graphs"):
+            self.speculator.use_graphs(self.replay_protocol, self.host_seq_lens)
 
     def _prune_capture_sizes(self, kv_cache_config: KVCacheConfig) -> None:
         """Leave core only the sizes that streams and memory suffice for, and log why."""
         compilation = self.compilation_config
-        sizes = [n for n in compilation.cudagraph_capture_sizes or () if n <= self.max_num_reqs]
+        # In tokens: of a step that verifies drafts, several for each request.
+        query_len = self.decode_query_len
+        most = self.max_num_reqs * query_len
+        rounded = {round_up(n, query_len) for n in compilation.cudagraph_capture_sizes or ()}
+        sizes = sorted(n for n in rounded if n <= most)
         if not sizes:
             return
         kv_cache_bytes = max((t.size for t in kv_cache_config.kv_cache_tensors), default=0)
@@ -149,7 +165,7 @@ class AscendModelRunner(GPUModelRunner):
             ),
         )
         kept = self._sizes_of_all_ranks(list(made.sizes))
-        log = logger.info if len(kept) == len(set(sizes)) else logger.warning
+        log = logger.info if len(kept) == len(sizes) else logger.warning
         log("Graph capture: %s", made.reason)
         if len(kept) < len(made.sizes):
             log("Graph capture: only the %d sizes that every rank has room for.", len(kept))
@@ -169,8 +185,9 @@ class AscendModelRunner(GPUModelRunner):
         compressed_causal_mask(self.device)
         size_bytes = super().capture_model(profile_only=profile_only)
         sizes = self.cudagraph_manager.captured_token_counts()
-        # A pipeline's stages each have a part of the step, and hand it on in between.
-        if sizes and not profile_only and not self.use_pp:
+        # With a speculator every step ends with drafts, which are not part of that graph. A
+        # pipeline's stages each have a part of the step, and hand it on in between.
+        if sizes and not (profile_only or self.use_pp or self.speculator is not None):
             self.step_graphs = StepGraphs(self, self.replay_protocol)
             with no_collection():
                 self.step_graphs.capture_all(sizes, self.cudagraph_manager.pool)
@@ -431,11 +448,18 @@ class AscendModelRunner(GPUModelRunner):
         if self.seq_lens_log.note(verdict):
             logger.info("Sequence lengths: %s (%s)", verdict.authority.value, verdict.reason)
         if verdict.authority is SeqLensAuthority.DEVICE:
+            if self.read_back is not None and not self._seq_lens_from_device:
+                return self.read_back.computed(rows) + num_scheduled
             lens = device_lens()
             mirror.correct(rows, lens)
             return lens
         mirror.advance(rows, num_scheduled)
         return num_computed + num_scheduled
+
+    def postprocess_sampled(self, *args: Any, **kwargs: Any) -> None:
+        super().postprocess_sampled(*args, **kwargs)
+        if self.read_back is not None:
+            self.read_back.set_aside(self.req_states.num_computed_tokens.gpu)
 
     def _read_seq_lens(self, batch: InputBatch) -> npt.NDArray[np.int32]:
         """The device's own lengths, [num_reqs] int32: one D2H, waits for it."""

@@ -15,7 +15,13 @@ from typing import Any
 
 import torch
 import vllm.envs as envs
-from vllm.v1.outputs import AsyncModelRunnerOutput, LogprobsTensors, ModelRunnerOutput
+from vllm.v1.outputs import (
+    AsyncModelRunnerOutput,
+    DraftTokenIds,
+    LogprobsTensors,
+    ModelRunnerOutput,
+)
+from vllm.v1.worker.gpu.input_batch import InputBatch
 from vllm.v1.worker.gpu.sample.output import SamplerOutput
 from vllm.v1.worker.utils import raise_if_nan_logits
 
@@ -141,6 +147,37 @@ class AscendAsyncOutput(_LateResult):
         if logprobs is not None:
             output.logprobs = logprobs.tolists()
         return output
+
+
+class DraftTokens:
+    """Takes the place of core's DraftTokensHandler: drafts that a grammar must see on the host."""
+
+    def __init__(self, device: torch.device | None = None) -> None:
+        self._stream = torch.npu.Stream(device)
+        self._ready = torch.npu.Event()
+        self._req_ids: list[str] = []
+        self._num_drafts = 0
+        self._drafts: torch.Tensor | None = None
+
+    def set_draft_tokens(self, input_batch: InputBatch, draft_tokens: torch.Tensor) -> None:
+        """draft_tokens: [num_reqs, k] int64 on the device, its caller's no more."""
+        self._req_ids = input_batch.req_ids
+        self._num_drafts = draft_tokens.shape[1]
+        self._drafts = None
+        if input_batch.has_structured_output_reqs:
+            self._drafts = draft_tokens
+            self._ready.record(torch.npu.current_stream(draft_tokens.device))
+
+    def get_draft_tokens(self) -> DraftTokenIds:
+        """The drafts, copied here, or placeholders where no grammar asked for them."""
+        drafts, self._drafts = self._drafts, None
+        if drafts is None:
+            return DraftTokenIds(self._req_ids, [[-1] * self._num_drafts for _ in self._req_ids])
+        if _watchdog is not None:
+            _watchdog.wait(self._ready)
+        with torch.npu.stream(self._stream):
+            self._stream.wait_event(self._ready)
+            return DraftTokenIds(self._req_ids, _host(drafts).tolist())
 
 
 def _host(tensor: torch.Tensor) -> torch.Tensor:

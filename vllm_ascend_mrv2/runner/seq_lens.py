@@ -109,11 +109,13 @@ class SeqLensMirror:
     def __init__(self, max_num_reqs: int) -> None:
         self._followed = np.zeros(max_num_reqs, dtype=bool)
         self._num_computed = np.zeros(max_num_reqs, dtype=np.int64)
+        self._is_newer = np.zeros(max_num_reqs, dtype=bool)  # than the read that has begun
 
     def add(self, row: int, num_computed_tokens: int) -> None:
         """A request was added, or resumed after preemption, with this many tokens computed."""
         self._followed[row] = True
         self._num_computed[row] = num_computed_tokens
+        self._is_newer[row] = True
 
     def remove(self, row: int) -> None:
         """A request finished or was preempted: nothing is known of its row any more."""
@@ -134,6 +136,18 @@ class SeqLensMirror:
     def correct(self, rows: np.ndarray, num_computed_tokens: np.ndarray) -> None:
         """The device has spoken: the step now being launched ends at these counts. [num_reqs]."""
         self._num_computed[rows] = num_computed_tokens
+
+    def begin_read(self) -> None:
+        """The counts that `end_read` will bring are those of now."""
+        self._is_newer[:] = False
+
+    def end_read(self, num_computed_tokens: np.ndarray) -> None:
+        """The device has spoken about all rows, [max_num_reqs]; those added since know better."""
+        np.copyto(self._num_computed, num_computed_tokens, where=~self._is_newer)
+
+    def computed(self, rows: np.ndarray) -> np.ndarray:
+        """The mirror's counts of `rows`, [num_reqs] int32."""
+        return self._num_computed[rows].astype(np.int32)
 
 
 V = TypeVar("V", bound=Hashable)

@@ -41,7 +41,7 @@ def test_prepare_pos_seq_lens(check: KernelCheck, batch: Batch) -> None:
     )
 
 
-def combine_arguments(batch: Batch, num_logits: int, num_new: int) -> tuple[object, ...]:
+def combine_arguments(batch: Batch, num_drafts: int, num_new: int) -> tuple[object, ...]:
     return (
         batch.ints(MAX_NUM_TOKENS, VOCAB_SIZE, torch.int32),
         batch.idx_mapping,
@@ -49,51 +49,59 @@ def combine_arguments(batch: Batch, num_logits: int, num_new: int) -> tuple[obje
         batch.query_start_loc,
         batch.seq_lens,
         batch.prefill_len,
-        torch.zeros(MAX_NUM_REQS, 0, dtype=torch.int64),
-        torch.arange(batch.num_reqs + 1, dtype=torch.int32),
-        num_logits,
+        batch.ints((MAX_NUM_REQS, num_drafts), VOCAB_SIZE, torch.int64),
+        batch.cu_num_logits,
+        batch.num_logits,
         num_new,
     )
 
 
-@given(batch=batches())
-def test_combine_sampled_tokens(check: KernelCheck, batch: Batch) -> None:
-    check.same(
-        f"{CORE}.combine_sampled_and_draft_tokens", *combine_arguments(batch, batch.num_reqs, 1)
-    )
-
-
-@pytest.mark.parametrize(("extra_logits", "num_new"), [(1, 1), (0, 0)])
-@given(batch=batches())
-def test_drafts_are_refused_by_name(
-    check: KernelCheck, batch: Batch, extra_logits: int, num_new: int
+@pytest.mark.parametrize("max_drafts", [0, 1, 4])
+@given(data=st.data())
+def test_combine_sampled_and_draft_tokens(
+    check: KernelCheck, max_drafts: int, data: st.DataObject
 ) -> None:
+    batch = data.draw(batches(max_drafts=max_drafts))
+    check.same(f"{CORE}.combine_sampled_and_draft_tokens", *combine_arguments(batch, max_drafts, 1))
+
+
+def test_diffusion_is_refused_by_name(check: KernelCheck) -> None:
     from vllm.v1.worker.gpu.input_batch import combine_sampled_and_draft_tokens
 
     from vllm_ascend_mrv2.kernels.errors import NotReplacedError
 
-    arguments = combine_arguments(batch, batch.num_reqs + extra_logits, num_new)
-    with pytest.raises(NotReplacedError, match=r"^speculative decoding"):
-        combine_sampled_and_draft_tokens(*check.place(arguments))
+    batch = batches().example()
+    with pytest.raises(NotReplacedError, match=r"^diffusion"):
+        combine_sampled_and_draft_tokens(*check.place(combine_arguments(batch, 0, 0)))
 
 
-@given(batch=batches())
+@given(batch=batches(max_drafts=3))
 def test_get_num_sampled_and_rejected(check: KernelCheck, batch: Batch) -> None:
+    sampled = 1 + batch.ints(batch.num_reqs, 9, torch.int32) % batch.logits_per_row
     check.same(
         f"{CORE}.get_num_sampled_and_rejected",
-        torch.ones(batch.num_reqs, dtype=torch.int32),
+        sampled.to(torch.int32),
         batch.seq_lens,
-        torch.arange(batch.num_reqs + 1, dtype=torch.int32),
+        batch.cu_num_logits,
         batch.idx_mapping,
         batch.prefill_len,
     )
 
 
 @given(
-    batch=batches(), counts=st.booleans(), with_queries=st.booleans(), padded_rows=st.integers(0, 3)
+    batch=batches(),
+    counts=st.booleans(),
+    with_queries=st.booleans(),
+    padded_rows=st.integers(0, 3),
+    width=st.sampled_from([1, 2, 6]),
 )
 def test_post_update(
-    check: KernelCheck, batch: Batch, counts: bool, with_queries: bool, padded_rows: int
+    check: KernelCheck,
+    batch: Batch,
+    counts: bool,
+    with_queries: bool,
+    padded_rows: int,
+    width: int,
 ) -> None:
     """Also with rows that own no request: they may not disturb state row 0."""
     rows = batch.num_reqs + padded_rows
@@ -107,9 +115,9 @@ def test_post_update(
         batch.num_computed_tokens,
         batch.last_sampled_tokens,
         batch.ints((MAX_NUM_REQS, VOCAB_SIZE), 5, torch.int32) if counts else None,
-        batch.ints((rows, 1), VOCAB_SIZE, torch.int64),
-        batch.ints(rows, 2, torch.int32),
-        batch.ints(rows, 2, torch.int32),
+        batch.ints((rows, width), VOCAB_SIZE if width == 1 else 4, torch.int64),
+        batch.ints(rows, width + 1, torch.int32),
+        batch.ints(rows, width + 1, torch.int32),
         starts if with_queries else None,
         batch.all_token_ids,
         batch.total_len,

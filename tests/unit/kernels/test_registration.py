@@ -26,6 +26,17 @@ BEHIND_REBOUND = {
     f"{GPU}.sample.thinking_budget._update_committed_marker_cache_kernel",
     f"{GPU}.sample.thinking_budget._thinking_budget_kernel",
     f"{GPU}.model_states.prompt_embeds._apply_prompt_embeds_kernel",
+    *(
+        f"{GPU}.spec_decode.rejection_sampler_utils.{kernel}"
+        for kernel in (
+            "_compute_local_logits_stats_kernel",
+            "_compute_cumulative_log_p_kernel",
+            "_compute_local_residual_mass_kernel",
+            "_rejection_kernel",
+            "_resample_kernel",
+            "_insert_resampled_kernel",
+        )
+    ),
 }
 
 

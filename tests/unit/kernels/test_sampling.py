@@ -17,26 +17,22 @@ from tests.helpers.kernel_check import KernelCheck, assert_same
 SAMPLE = "vllm.v1.worker.gpu.sample"
 
 
-def local_positions(batch: Batch) -> torch.Tensor:
-    return torch.zeros(batch.num_reqs, dtype=torch.int32)
-
-
-@given(batch=batches())
+@given(batch=batches(max_drafts=4))
 def test_penalties(check: KernelCheck, batch: Batch) -> None:
     num_words = -(-VOCAB_SIZE // 32)
 
     def penalties(*values: float) -> torch.Tensor:
         return torch.from_numpy(batch.rng.choice(np.float32(values), MAX_NUM_REQS))
 
-    logits = batch.floats(batch.num_reqs, VOCAB_SIZE)
+    logits = batch.floats(batch.num_logits, VOCAB_SIZE)
     logits[:, ::7] = float("-inf")
     prompt_mask = batch.ints((MAX_NUM_REQS, num_words), 2**32, torch.int64) - 2**31
     check.same(
         f"{SAMPLE}.penalties.apply_penalties",
         logits,
-        batch.idx_mapping,
-        batch.ints(batch.num_reqs, VOCAB_SIZE, torch.int32),
-        local_positions(batch),
+        batch.expanded_idx_mapping,
+        batch.ints(batch.num_logits, 6, torch.int32) - 1,
+        batch.local_positions,
         penalties(1.0, 0.7, 1.3),
         penalties(0.0, -0.5, 0.25),
         penalties(0.0, 1.5),
@@ -135,7 +131,7 @@ def test_logit_bias(
     assert_same(ours, args[0], "logits", 0, 0)
 
 
-@given(batch=batches(), vocabulary=st.integers(2, VOCAB_SIZE))
+@given(batch=batches(max_drafts=4), vocabulary=st.integers(2, VOCAB_SIZE))
 def test_bad_words(check: KernelCheck, batch: Batch, vocabulary: int) -> None:
     """A small vocabulary makes prefixes match."""
     max_words, width = 5, 14
@@ -151,16 +147,16 @@ def test_bad_words(check: KernelCheck, batch: Batch, vocabulary: int) -> None:
     tokens = batch.ints((MAX_NUM_REQS, width), vocabulary, torch.int32)
     check.same(
         f"{SAMPLE}.bad_words.apply_bad_words",
-        batch.floats(batch.num_reqs, VOCAB_SIZE),
-        batch.idx_mapping,
+        batch.floats(batch.num_logits, VOCAB_SIZE),
+        batch.expanded_idx_mapping,
         tokens,
         torch.from_numpy(offsets),
         torch.from_numpy(counts.astype(np.int32)),
         batch.all_token_ids % vocabulary,
         batch.prompt_len,
         batch.total_len,
-        batch.ints(batch.num_reqs, vocabulary, torch.int32),
-        local_positions(batch),
+        batch.ints(batch.num_logits, vocabulary, torch.int32),
+        batch.local_positions,
         max(1, int(counts[batch.idx_mapping.numpy()].max())),
     )
 

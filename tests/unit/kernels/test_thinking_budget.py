@@ -25,6 +25,7 @@ markers = st.lists(st.integers(0, 2), min_size=1, max_size=3)
     case=st.integers(0, 2**32 - 1),
     long=st.booleans(),
     bound_by_prompt=st.booleans(),
+    max_drafts=st.sampled_from([0, 5]),
 )
 def test_forced_tokens_and_memory(
     check: KernelCheck,
@@ -34,8 +35,9 @@ def test_forced_tokens_and_memory(
     case: int,
     long: bool,
     bound_by_prompt: bool,
+    max_drafts: int,
 ) -> None:
-    """Sequences grow by a token a step; a small alphabet makes markers frequent.
+    """Sequences grow by a token a step; a small alphabet makes markers frequent, also in drafts.
 
     Long ones span several of core's blocks and hold few markers, so that a first scan stops early.
     A sequence is as long as its step's bound says, or as what its request came with.
@@ -55,6 +57,12 @@ def test_forced_tokens_and_memory(
     total_len = torch.from_numpy(rng.integers(0, width - 4, ROWS).astype(np.int32))
     budget = torch.from_numpy(rng.choice(np.int32([-1, 0, 3, 2000]), ROWS))
     mapping = torch.from_numpy(rng.permutation(ROWS)[: rng.integers(1, ROWS + 1)])
+    drafts = rng.integers(0, max_drafts + 1, len(mapping))
+    expanded = mapping.repeat_interleave(torch.from_numpy(drafts) + 1)
+    local_pos = torch.from_numpy(
+        np.concatenate([np.arange(d + 1) for d in drafts]).astype(np.int32)
+    )
+    input_ids = torch.from_numpy(rng.integers(0, VOCAB, len(expanded)).astype(np.int32))
     marker_tensors = [torch.tensor(m, dtype=torch.int32) for m in (start, natural_end, end)]
     core_caches = [torch.full((ROWS,), value, dtype=torch.int32) for value in (-1, -1, 0)]
     table = SimpleNamespace
@@ -79,22 +87,25 @@ def test_forced_tokens_and_memory(
     context = SimpleNamespace(
         idx_mapping_np=mapping.numpy(),
         idx_mapping=check.place(mapping),
+        expanded_idx_mapping=check.place(expanded),
+        input_ids=check.place(input_ids),
+        expanded_local_pos=check.place(local_pos),
         seq_lens_upper_bound_np=(too_small if bound_by_prompt else bound)[mapping.numpy()],
     )
     for _ in range(3):
-        logits = torch.from_numpy(rng.standard_normal((len(mapping), VOCAB), dtype=np.float32))
+        logits = torch.from_numpy(rng.standard_normal((len(expanded), VOCAB), dtype=np.float32))
         ours = check.place(logits.clone())
         ThinkingBudgetState.apply(state, ours, context)
         _, args = check.oracle.call(
             f"{CORE}.apply_thinking_budget",
             logits,
             mapping,
-            mapping,
+            expanded,
             budget,
             all_token_ids,
             total_len,
-            torch.zeros(len(mapping), dtype=torch.int32),
-            torch.zeros(len(mapping), dtype=torch.int32),
+            input_ids,
+            local_pos,
             *core_caches,
             *marker_tensors,
         )

@@ -400,7 +400,8 @@ class Package:
         for module in self["compat.torch_cuda"].constants["MODULES"]:
             yield Use(Target(module, ("torch",)), "rebind", "", by)
         gates = self["compat.triton_gate"]
-        yield Use(Target(gates.constants["_GATES"][0], ("HAS_TRITON",)), "rebind", "", gates.by)
+        for gate in ("_CONFIG_GATE", "_NGRAM_GATE"):
+            yield Use(Target(gates.constants[gate], ("HAS_TRITON",)), "rebind", "", gates.by)
         parameters = self["compat.unknown_parameters"]
         for module, name, _, _ in parameters.constants["_REQUESTS"]:
             yield Use(Target(module, (name,)), "name", "", parameters.by)

@@ -10,7 +10,7 @@ import click
 
 from vllm_ascend_mrv2.cli.console import CliError, say
 
-_FAMILIES = ("qwen3", "qwen2", "llama", "qwen3_moe")
+_FAMILIES = ("qwen3", "qwen2", "llama", "qwen3_moe", "mimo")
 
 
 def _require(*modules: str) -> None:
@@ -56,6 +56,28 @@ def make_tiny(
 
     shape = tiny.Shape(family=family, layers=layers, hidden=hidden)
     tiny.write(out, shape, seed=seed, dtype=dtype, force=force)
+    say(f"Wrote {out}.")
+
+
+@make.command("tiny-draft")
+@_out
+@click.option("--method", type=click.Choice(["draft_model", "eagle", "eagle3"]), required=True)
+@click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True)
+@click.option("--layers", type=click.IntRange(min=1), default=2, show_default=True)
+@click.option("--hidden", type=click.IntRange(min=64), default=128, show_default=True)
+@click.option(
+    "--dtype", type=click.Choice(["float32", "bfloat16"]), default="float32", show_default=True
+)
+@_force
+def make_tiny_draft(
+    out: Path, method: str, seed: int, layers: int, hidden: int, dtype: str, force: bool
+) -> None:
+    """Write a drafter for `models make tiny --family llama` with the same options."""
+    _require("tokenizers")
+    from vllm_ascend_mrv2.cli.models import drafts, tiny
+
+    shape = tiny.Shape(family="llama", layers=layers, hidden=hidden)
+    drafts.write(out, shape, method, seed=seed, dtype=dtype, force=force)
     say(f"Wrote {out}.")
 
 

@@ -7,6 +7,7 @@ usual 0.02 a two-layer model repeats its last token, and an attention fault goes
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -30,13 +31,23 @@ _CHAT_TEMPLATE = (
 )
 
 # Each family's name in its architecture; the last has experts where others have one MLP.
-FAMILIES = {"qwen3": "Qwen3", "qwen2": "Qwen2", "llama": "Llama", "qwen3_moe": "Qwen3Moe"}
+FAMILIES = {
+    "qwen3": "Qwen3",
+    "qwen2": "Qwen2",
+    "llama": "Llama",
+    "qwen3_moe": "Qwen3Moe",
+    "mimo": "MiMo",
+}
 EXPERTS, EXPERTS_PER_TOKEN, EXPERT_INNER = 8, 2, 64
 
 
 @dataclass(frozen=True)
 class Shape:
-    """Family (see FAMILIES) and size. Heads are 64 wide, which every backend takes."""
+    """Family (see FAMILIES) and size. Heads are 64 wide, which every backend takes.
+
+    mimo is qwen2 with one MTP module, which predicts as the model's first layer would from the
+    tokens alone: with one layer its drafts are mostly right.
+    """
 
     family: str = "qwen3"
     layers: int = 2
@@ -47,7 +58,12 @@ class Shape:
     @property
     def width(self) -> int:
         """Hidden size; qwen2 has no head_dim of its own, so its heads must fill it."""
-        return self.heads * self.head_dim if self.family == "qwen2" else self.hidden
+        return self.heads * self.head_dim if self.is_qwen2 else self.hidden
+
+    @property
+    def is_qwen2(self) -> bool:
+        """Whether the layers are Qwen2's."""
+        return self.family in ("qwen2", "mimo")
 
     @property
     def head_dim(self) -> int:
@@ -66,15 +82,15 @@ class Shape:
         }
         return {
             "architectures": [f"{FAMILIES[self.family]}ForCausalLM"],
-            "model_type": self.family,
+            "model_type": "qwen2" if self.is_qwen2 else self.family,
             "vocab_size": VOCAB,
             "hidden_size": self.width,
             "intermediate_size": 256,
             "num_hidden_layers": self.layers,
             "num_attention_heads": self.heads,
             "num_key_value_heads": self.kv_heads,
-            **({} if self.family == "qwen2" else {"head_dim": self.head_dim}),
-            **({} if self.family == "qwen2" else {"attention_bias": False}),
+            **({} if self.is_qwen2 else {"head_dim": self.head_dim, "attention_bias": False}),
+            **({"num_nextn_predict_layers": 1} if self.family == "mimo" else {}),
             "attention_dropout": 0.0,
             "hidden_act": "silu",
             "max_position_embeddings": MAX_POSITION,
@@ -106,7 +122,7 @@ class Shape:
             p = f"model.layers.{layer}."
             for name, size in (("q", queries), ("k", keys), ("v", keys)):
                 out[f"{p}self_attn.{name}_proj.weight"] = linear(size, hidden)
-                if self.family == "qwen2":
+                if self.is_qwen2:
                     out[f"{p}self_attn.{name}_proj.bias"] = gain(size) - 1
             out[f"{p}self_attn.o_proj.weight"] = linear(hidden, queries)
             if self.family in ("qwen3", "qwen3_moe"):
@@ -127,7 +143,27 @@ class Shape:
         out["lm_head.weight"] = linear(VOCAB, hidden)
         # The padding of the vocabulary has no text: logit 0 is never the best of 320.
         out["lm_head.weight"][PAD + 1 :] = 0
+        if self.family == "mimo":
+            out |= self._mtp_module(out)
         return out
+
+    def _mtp_module(self, weights: Mapping[str, Array]) -> dict[str, Array]:
+        """The first layer of `weights` as an MTP module that looks at the next token only."""
+        p, ones = "model.mtp_layers.0.", np.ones(self.width, np.float32)
+        layer = "model.layers.0."
+        return {
+            f"{p}token_layernorm.weight": ones,
+            f"{p}hidden_layernorm.weight": ones,
+            f"{p}input_proj.weight": np.eye(self.width, 2 * self.width, self.width).astype(
+                np.float32
+            ),
+            f"{p}final_layernorm.weight": weights["model.norm.weight"],
+            **{
+                p + name.removeprefix(layer): weights[name]
+                for name in weights
+                if name.startswith(layer)
+            },
+        }
 
 
 def tokenizer() -> Tokenizer:
@@ -143,11 +179,18 @@ def tokenizer() -> Tokenizer:
 
 def write(out: Path, shape: Shape, *, seed: int, dtype: str, force: bool) -> None:
     """Write the checkpoint; the same arguments give the same bytes."""
+    write_folder(out, shape.config(), shape.weights(seed), dtype=dtype, force=force)
+
+
+def write_folder(
+    out: Path, config: Mapping[str, Any], weights: Mapping[str, Array], *, dtype: str, force: bool
+) -> None:
+    """Write a model of this vocabulary with the byte tokenizer."""
     checkpoint.write(
         out,
-        tensors=shape.weights(seed),
+        tensors=weights,
         dtype=dtype,
-        config=shape.config(),
+        config=config,
         generation={"bos_token_id": BOS, "eos_token_id": EOS, "pad_token_id": PAD},
         tokenizer=tokenizer(),
         tokenizer_config={

@@ -19,7 +19,6 @@ import numpy as np
 import torch
 
 from vllm_ascend_mrv2.kernels import constants
-from vllm_ascend_mrv2.kernels.errors import NotReplacedError
 
 _MASK = 0xFFFFFFFF
 _C1, _C2 = 0xCC9E2D51, 0x1B873593  # murmur3's key multipliers
@@ -208,14 +207,17 @@ def gumbel_sample(
 
     logits: [n, vocab_size]; expanded_idx_mapping: [n] int64, negative for rows without a request
     (greedy); temperature: [max_num_reqs] float32; seed: [max_num_reqs] int64; pos: [n] int64.
-
-    Raises NotReplacedError for a logits cache, which only speculative decoding keeps.
+    logits_cache: [max_num_reqs, k, >= vocab_size], where the logits of each request are kept, or
+    those of logits_cache_source, before temperature; logits_cache_col: their column, one for all or
+    [n].
     """
-    if logits_cache is not None or logits_cache_source is not None:
-        raise NotReplacedError(
-            "speculative decoding: the draft logits cache of gumbel_sample has no replacement on "
-            "this device; start without --speculative-config."
+    if logits_cache is not None:
+        assert logits_cache_col is not None
+        assert logits_cache.shape[-1] >= logits.shape[1], (
+            f"a cache of {logits_cache.shape[-1]} logits cannot keep {logits.shape[1]}"
         )
+        source = logits if logits_cache_source is None else logits_cache_source
+        _keep_logits(logits_cache, logits_cache_col, expanded_idx_mapping, source)
     size = max(1, _MAX_ELEMENTS // logits.shape[1])
     pieces = [
         _gumbel_sample(
@@ -231,6 +233,24 @@ def gumbel_sample(
         for begin in range(0, max(1, logits.shape[0]), size)
     ]
     return pieces[0] if len(pieces) == 1 else torch.cat(pieces)
+
+
+def _keep_logits(
+    cache: torch.Tensor, column: torch.Tensor, idx_mapping: torch.Tensor, logits: torch.Tensor
+) -> None:
+    """cache[idx_mapping, column] = logits, without the rows whose idx_mapping is negative.
+
+    Such a row writes what another one writes, or, where all are such, what is there.
+    """
+    num_rows, vocab_size = logits.shape
+    valid = idx_mapping >= 0
+    row = constants.arange(num_rows, logits.device)
+    stand_in = torch.where(valid, row, valid.to(torch.int32).argmax(0, keepdim=True))
+    entry = torch.add(column.to(torch.int64), idx_mapping.clamp_min(0), alpha=cache.shape[1])
+    entry = entry.index_select(0, stand_in)
+    flat = cache.view(-1, cache.shape[2])[:, :vocab_size]
+    kept = torch.where(valid.any(), logits.index_select(0, stand_in), flat.index_select(0, entry))
+    flat[entry] = kept
 
 
 def _gumbel_sample(

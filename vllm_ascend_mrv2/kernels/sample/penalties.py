@@ -2,8 +2,7 @@
 # ruff: noqa: N803  (names are those of core's kernels, so that launches by keyword bind)
 """Repetition, frequency and presence penalties of core's `v1/worker/gpu/sample/penalties.py`.
 
-For rows without drafts (one logits row per request); a batch with drafts is refused earlier, by
-input_batch.combine_sampled_and_draft_tokens.
+The drafts before a logit count as if they were output already.
 """
 
 from __future__ import annotations
@@ -14,6 +13,14 @@ import numpy as np
 import torch
 
 from vllm_ascend_mrv2.kernels import bitmask, constants, upload
+
+_counts_drafts = True
+
+
+def count_drafts(wanted: bool) -> None:
+    """Say whether batches of this process may have drafts: counting costs a running sum of them."""
+    global _counts_drafts
+    _counts_drafts = wanted
 
 
 def apply_penalties(
@@ -34,9 +41,11 @@ def apply_penalties(
 ) -> None:
     """Penalise logits [n, vocab_size] float32 in place.
 
-    expanded_idx_mapping: [n] int64; penalties: [max_num_reqs] float32; prompt_bin_mask:
-    [max_num_reqs, ceil(vocab_size / 32)] int32, packed; output_bin_counts: [max_num_reqs,
-    vocab_size] int32. Rows with neutral penalties keep their values (x * 1 - 0).
+    expanded_idx_mapping: [n] int64; token_ids: [n], the input token of each logit, and
+    expanded_local_pos: [n], its place among its request's, read where drafts are counted;
+    penalties: [max_num_reqs] float32; prompt_bin_mask: [max_num_reqs, ceil(vocab_size / 32)] int32,
+    packed; output_bin_counts: [max_num_reqs, vocab_size] int32. Rows with neutral penalties keep
+    their values (x * 1 - 0).
     """
     rows = expanded_idx_mapping_ptr
 
@@ -44,6 +53,8 @@ def apply_penalties(
         return table.index_select(0, rows).unsqueeze(1)
 
     counts = output_bin_counts_ptr.index_select(0, rows)
+    if _counts_drafts:
+        counts = counts + _drafts_before(token_ids_ptr, expanded_local_pos_ptr, vocab_size)
     in_output = counts > 0
     in_prompt = bitmask.unpack(prompt_bin_mask_ptr.index_select(0, rows), vocab_size)
     one = constants.scalar(1.0, logits_ptr.device, torch.float32)
@@ -51,6 +62,22 @@ def apply_penalties(
     logits_ptr.mul_(torch.where(logits_ptr > 0, scale.reciprocal(), scale))
     logits_ptr.sub_(counts * of_row(frequency_penalty_ptr))
     logits_ptr.sub_(in_output * of_row(presence_penalty_ptr))
+
+
+def _drafts_before(
+    token_ids: torch.Tensor, local_pos: torch.Tensor, vocab_size: int
+) -> torch.Tensor:
+    """How often each token is a draft up to and with each logit, [n, vocab_size] int32.
+
+    A request's first token was sampled before, and counted. Placeholders (-1) count nowhere.
+    """
+    num_rows, device = token_ids.shape[0], token_ids.device
+    is_draft = (local_pos > 0).logical_and_(token_ids >= 0)
+    where = token_ids.to(torch.int64).masked_fill_(~is_draft, vocab_size).unsqueeze(1)
+    drafted = torch.zeros(num_rows, vocab_size + 1, dtype=torch.int32, device=device)
+    running = drafted.scatter_(1, where, 1)[:, :vocab_size].cumsum(0, dtype=torch.int32)
+    first = constants.arange(num_rows, device) - local_pos
+    return running - running.index_select(0, first)
 
 
 def apply_staged_writes(state: Any) -> None:

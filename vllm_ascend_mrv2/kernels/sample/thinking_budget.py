@@ -3,7 +3,7 @@
 
 Core scans each sequence backwards in blocks, then remembers how far it got. Here the rows' whole
 sequences are compared at once, as wide as the longest of the batch (the host knows a bound), and
-the memory is kept as core keeps it. For rows without drafts, as in penalties.py.
+the memory is kept as core keeps it. The drafts before a logit count as if they were output already.
 """
 
 from __future__ import annotations
@@ -27,9 +27,12 @@ def apply(state: Any, logits: torch.Tensor, context: Any) -> None:
     apply_thinking_budget(
         logits,
         context.idx_mapping,
+        context.expanded_idx_mapping,
         state.thinking_token_budget.gpu,
         state.req_states.all_token_ids.gpu,
         state.req_states.total_len.gpu,
+        context.input_ids,
+        context.expanded_local_pos,
         state.cached_last_start,
         state.cached_last_end,
         state.cached_scan_pos,
@@ -91,9 +94,12 @@ def _last(found: torch.Tensor) -> torch.Tensor:
 def apply_thinking_budget(
     logits: torch.Tensor,
     idx_mapping: torch.Tensor,
+    expanded_idx_mapping: torch.Tensor,
     thinking_token_budget: torch.Tensor,
     all_token_ids: torch.Tensor,
     total_len: torch.Tensor,
+    input_ids: torch.Tensor,
+    expanded_local_pos: torch.Tensor,
     cached_last_start: torch.Tensor,
     cached_last_end: torch.Tensor,
     cached_scan_pos: torch.Tensor,
@@ -104,11 +110,107 @@ def apply_thinking_budget(
 ) -> None:
     """Force the end of reasoning in rows that used up their budget.
 
-    logits: [n, vocab_size], one row per request, in place; idx_mapping: [n] int64;
-    thinking_token_budget (negative: none), total_len and cached_*: [max_num_reqs] int32;
-    all_token_ids: [max_num_reqs, max_model_len] int32; markers: [m] int32; max_total_len: at least
-    every row's total_len (host).
+    logits: [n, vocab_size], in place; idx_mapping: [R] int64, and expanded_idx_mapping: [n] int64,
+    its request of each logit; input_ids and expanded_local_pos: [n], the input token of each logit
+    and its place among its request's; thinking_token_budget (negative: none), total_len and
+    cached_*: [max_num_reqs] int32; all_token_ids: [max_num_reqs, max_model_len] int32; markers: [m]
+    int32; max_total_len: at least every row's total_len (host).
     """
+    _follow_markers(
+        idx_mapping,
+        thinking_token_budget,
+        all_token_ids,
+        total_len,
+        cached_last_start,
+        cached_last_end,
+        cached_scan_pos,
+        reasoning_start_token_ids,
+        natural_reasoning_end_token_ids,
+        max_total_len,
+    )
+    rows = expanded_idx_mapping
+
+    def of_row(table: torch.Tensor) -> torch.Tensor:
+        return table.index_select(0, rows).unsqueeze(1)
+
+    committed, drafts = of_row(total_len), expanded_local_pos.unsqueeze(1)
+    length = committed + drafts
+    markers = (reasoning_start_token_ids, natural_reasoning_end_token_ids, reasoning_end_token_ids)
+    reach = max(marker.shape[0] for marker in markers) - 1
+    # At most so many drafts has a request; the end of its sequence, drafts included.
+    most_drafts = logits.shape[0] - idx_mapping.shape[0]
+    begin = committed - reach
+    tail = _tail(
+        all_token_ids, rows, input_ids, expanded_local_pos, begin, committed, reach + most_drafts
+    )
+
+    def last_in_drafts(marker: torch.Tensor, before: torch.Tensor) -> torch.Tensor:
+        place = begin + constants.arange(tail.shape[1], tail.device, torch.int32)
+        found = _matches(tail, marker, length - begin).logical_and_(
+            place > committed - marker.shape[0]
+        )
+        found.logical_and_(place >= 0)
+        position = _last(found)
+        return torch.where(position >= 0, begin + position, before)
+
+    start, end = of_row(cached_last_start), of_row(cached_last_end)
+    if most_drafts:
+        start = last_in_drafts(reasoning_start_token_ids, start)
+        end = last_in_drafts(natural_reasoning_end_token_ids, end)
+    budget = of_row(thinking_token_budget)
+    used = length - start - reasoning_start_token_ids.shape[0]
+    force = (budget >= 0) & (start >= 0) & (start > end) & (used >= budget)
+
+    # How much of the forced end the sequence already ends with: the longest proper prefix.
+    written = torch.zeros_like(length)
+    for prefix_len in range(1, reasoning_end_token_ids.shape[0]):
+        at = length - prefix_len
+        column = at - begin + constants.arange(prefix_len, tail.device, torch.int32)
+        suffix = tail.gather(1, column.to(torch.int64))
+        same = (suffix == reasoning_end_token_ids[:prefix_len]).all(-1, keepdim=True)
+        written.masked_fill_(same & (at >= 0), prefix_len)
+    token = reasoning_end_token_ids.index_select(0, written.squeeze(1)).to(torch.int64).unsqueeze(1)
+    current = logits.gather(1, token)
+    logits.scatter_(1, token, current.masked_fill(force, _FORCED_LOGIT))
+
+
+def _tail(
+    all_token_ids: torch.Tensor,
+    rows: torch.Tensor,
+    input_ids: torch.Tensor,
+    local_pos: torch.Tensor,
+    begin: torch.Tensor,
+    committed: torch.Tensor,
+    width: int,
+) -> torch.Tensor:
+    """Tokens from place `begin` [n, 1] on, [n, width] int32: committed ones, then drafts.
+
+    Places before 0 and past a row's drafts hold any token.
+    """
+    num_rows, device = rows.shape[0], rows.device
+    place = begin + constants.arange(width, device, torch.int32)
+    source = place.clamp(0, all_token_ids.shape[1] - 1).to(torch.int64)
+    source = torch.add(source, rows.unsqueeze(1), alpha=all_token_ids.stride(0)).flatten()
+    known = all_token_ids.view(-1).index_select(0, source).view(num_rows, width)
+    first = (constants.arange(num_rows, device, torch.int32) - local_pos).unsqueeze(1)
+    drafted = (place - committed + 1 + first).clamp_(0, num_rows - 1).flatten()
+    drafted = input_ids.index_select(0, drafted).view(num_rows, width)
+    return torch.where(place < committed, known, drafted.to(known.dtype))
+
+
+def _follow_markers(
+    idx_mapping: torch.Tensor,
+    thinking_token_budget: torch.Tensor,
+    all_token_ids: torch.Tensor,
+    total_len: torch.Tensor,
+    cached_last_start: torch.Tensor,
+    cached_last_end: torch.Tensor,
+    cached_scan_pos: torch.Tensor,
+    reasoning_start_token_ids: torch.Tensor,
+    natural_reasoning_end_token_ids: torch.Tensor,
+    max_total_len: int,
+) -> None:
+    """Find the last markers of each request's committed tokens, and remember them. In place."""
     rows = idx_mapping
 
     def of_row(table: torch.Tensor) -> torch.Tensor:
@@ -151,19 +253,3 @@ def apply_thinking_budget(
         (cached_scan_pos, new_scan, old_scan),
     ):
         cache[rows] = torch.where(has_budget, new, old).squeeze(1)
-
-    used = length - start - start_len
-    force = has_budget & (start >= 0) & (start > end) & (used >= budget)
-
-    # How much of the forced end the sequence already ends with: the longest proper prefix.
-    forced_len = reasoning_end_token_ids.shape[0]
-    written = torch.zeros_like(length)
-    for prefix_len in range(1, forced_len):
-        tail = length - prefix_len
-        position = tail + constants.arange(prefix_len, tokens.device, torch.int32)
-        suffix = tokens.gather(1, position.clamp_min(0).to(torch.int64))
-        same = (suffix == reasoning_end_token_ids[:prefix_len]).all(-1, keepdim=True)
-        written.masked_fill_(same & (tail >= 0), prefix_len)
-    token = reasoning_end_token_ids.index_select(0, written.squeeze(1)).to(torch.int64).unsqueeze(1)
-    current = logits.gather(1, token)
-    logits.scatter_(1, token, current.masked_fill(force, _FORCED_LOGIT))
