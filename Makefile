@@ -66,7 +66,7 @@ serve:
 RUN_PYTEST := -- python -m pytest -n $(JOBS) --dist loadgroup
 PYTEST := OMP_NUM_THREADS=1 $(EMULATED) --guard $(RUN_PYTEST)
 # Engines run under the order checker, with torch_npu's task queue as users have it.
-PYTEST_ENGINE := $(if $(OTHER_CORE),VLLM_ASCEND_MRV2_UNVERIFIED_CORE=1) OMP_NUM_THREADS=1 TASK_QUEUE_ENABLE=1 $(EMULATED) --guard --check=strict $(RUN_PYTEST)
+PYTEST_ENGINE := $(if $(OTHER_CORE),VLLM_ASCEND_MRV2_UNVERIFIED_CORE=1) RESULTS_OF="make test CORE=$(or $(CORE),$(REFERENCE))" OMP_NUM_THREADS=1 TASK_QUEUE_ENABLE=1 $(EMULATED) --guard --check=strict $(RUN_PYTEST)
 ENGINE_TESTS := $(filter tests/engine%,$(TESTS))
 OTHER_TESTS := $(filter-out tests/engine%,$(TESTS))
 
