@@ -210,16 +210,11 @@ def _resolve(owner: str) -> Any:
     return getattr(module, attribute) if attribute else module
 
 
-def _is_elsewhere(holder: str, name: str, core: str) -> bool:
-    """Whether that core has no such name, and another compat module says so."""
+def _is_served_elsewhere(holder: str, name: str, core: str) -> bool:
+    """Whether another compat module serves that name on that core, which has it otherwise."""
     module, _, attribute = holder.partition(":")
     symbol = f"{module}:{attribute}.{name}" if attribute else f"{module}:{name}"
-    if differences.about(symbol, core) is None:
-        return False
-    try:
-        return not hasattr(_resolve(holder), name)
-    except (ImportError, AttributeError):
-        return True
+    return differences.about(symbol, core) is not None
 
 
 def install(replacements: Mapping[str, Any]) -> None:
@@ -236,7 +231,7 @@ def install(replacements: Mapping[str, Any]) -> None:
     for rebinding in REBINDINGS:
         replacement = replacements[rebinding.key]
         for holder in (rebinding.owner, *rebinding.copies):
-            if _is_elsewhere(holder, rebinding.name, core):
+            if _is_served_elsewhere(holder, rebinding.name, core):
                 continue
             host = _resolve(holder)
             if rebinding.only_if_missing:
