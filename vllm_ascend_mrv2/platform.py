@@ -21,6 +21,7 @@ from vllm_ascend_mrv2 import envs
 from vllm_ascend_mrv2.compat import (
     bad_words_limit,
     device_argument,
+    engine_death,
     environ_check,
     model_path,
     pins,
@@ -201,6 +202,7 @@ class NPUPlatform(Platform):
         # Only a process that serves requests has the protocol, or is about to load it.
         if parser is not None or "vllm.entrypoints.openai.completion.protocol" in sys.modules:
             unknown_parameters.install()
+            engine_death.install()
         if parser is not None:
             device_argument.add_device_argument(parser, cls.device_type)
 

@@ -56,13 +56,14 @@ def start(checkpoint: Path, log: Path, **environment: str) -> Server:
 
 
 def ends(server: Server) -> None:
-    """The server ends by itself, and so does all that it started."""
+    """The server ends by itself with an error, and so does all that it started."""
     assert server.process is not None
     server.process.wait(LIMIT_S + END_S)
     deadline = time.monotonic() + END_S
     while server.processes() and time.monotonic() < deadline:
         time.sleep(0.1)
     assert not server.processes()
+    assert server.process.returncode != 0, "a supervisor would take this end for one asked for"
 
 
 @pytest.mark.parametrize(

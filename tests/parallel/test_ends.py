@@ -94,8 +94,6 @@ def test_a_killed_rank_ends_the_server(
         assert any(how != "done" for how in ended), ended
         assert time.monotonic() - begin < LIMIT_S + END_S
         ends(server)
-        assert server.process is not None
-        assert server.process.returncode != 0
         assert not {path for path in mine if Path(path).exists()}
     finally:
         server.kill()

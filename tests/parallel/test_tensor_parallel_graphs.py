@@ -104,14 +104,15 @@ def test_a_steady_step_waits_for_nothing_on_any_rank(two_ranks: Any) -> None:
 
     two_ranks.collective_rpc(mark_steps)
     asked = [{"prompt_token_ids": [5 + n, 9, 7]} for n in range(4)]
-    # Blocks of 16 tokens: a new one is a copy to the device, which is no wait.
     params = SamplingParams(temperature=0, max_tokens=2 * STEADY_STEPS, ignore_eos=True)
     two_ranks.generate(asked, params, use_tqdm=False)
     for rank, steps in enumerate(two_ranks.collective_rpc(step_counts)):
         steady = steps[3 : 3 + STEADY_STEPS]
         assert len(steady) == STEADY_STEPS
         for step in steady:
-            assert step["waits"] == 0, (rank, step)
             assert step["replays"] == 1, (rank, step)
             assert step["d2h"] == 0, (rank, step)  # the result is copied where it is awaited
+            # A new block of 16 tokens is a blocking copy on a stream that has nothing else to do.
             assert step["h2d"] <= 1, (rank, step)
+            assert step["waits"] == step["h2d"], (rank, step)
+        assert sum(step["waits"] for step in steady) <= -(-STEADY_STEPS // 16), (rank, steady)
