@@ -22,7 +22,7 @@ BIN := .venv$(addprefix -,$(OTHER_CORE))/bin
 BOOTSTRAP := $(PYTHON) tools/bootstrap.py
 RUNNABLE := $(BOOTSTRAP) run $(addprefix --core ,$(OTHER_CORE))
 EMULATED := $(BIN)/vllm-ascend-mrv2 emulator run
-TEST_MODELS := smollm2 tiny-qwen3 tiny-qwen2 tiny-llama
+TEST_MODELS := smollm2 minilm tiny-qwen3 tiny-qwen2 tiny-llama
 # A folder with a checkpoint is served as it is; any other name is one that we make.
 SERVED := $(if $(wildcard $(MODEL)/config.json),$(MODEL),build/models/$(MODEL))
 MADE := $(if $(wildcard $(MODEL)/config.json),,$(MODEL))
@@ -32,8 +32,8 @@ CXX_FILES = $(shell find csrc -name '*.cpp' -o -name '*.h')
 export HF_HUB_OFFLINE := 1
 export VLLM_NO_USAGE_STATS := 1
 
-.PHONY: help setup serve test test-spec exactness test-parallel conformance hazards order lint
-.PHONY: format bench evidence contract docs dist dist-compile test-install clean distclean
+.PHONY: help setup serve test test-spec exactness test-parallel conformance lm-eval hazards order
+.PHONY: lint format bench evidence contract docs dist dist-compile test-install clean distclean
 .DEFAULT_GOAL := help
 
 help:
@@ -43,6 +43,7 @@ help:
 	@echo 'make test-spec              speculative decoding: every method, random churn, counts'
 	@echo 'make test-parallel [PARALLEL_SEEDS=20] [ARGS=...]  every layout over several devices'
 	@echo 'make conformance [FILES="v1/worker/test_x.py ..."]  core'\''s own tests on this device'
+	@echo 'make lm-eval                lm-eval scores on this device and on the CPU'
 	@echo 'make hazards [SEEDS=100]    the order checker on published failures'
 	@echo 'make order [ORDER_SEEDS="1 2 3"]  engine tests under adversarial scheduling, also pinned'
 	@echo 'make bench [ARGS=...]      counters and times, into build/bench'
@@ -102,6 +103,11 @@ FILES ?=
 conformance:
 	@$(RUNNABLE)
 	@OMP_NUM_THREADS=2 $(EMULATED) --no-guard -- python -m tests.upstream.run $(FILES) $(ARGS)
+
+# Scores of SmolLM2 on this device and with transformers on the CPU, on tasks of our own.
+lm-eval:
+	@$(BOOTSTRAP) lm-eval smollm2
+	@$(EMULATED) --no-guard -- python -m pytest tests/lm_eval $(ARGS)
 
 # The order checker's proof: every published failure under many seeds, random programs against a
 # reference.

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Sets up what a make target needs, from a fresh Debian 12 on. `make` calls it; so may you.
 
-    python3 tools/bootstrap.py lint | docs | dist | run [--core VERSION] [MODEL ...]
+    python3 tools/bootstrap.py lint | docs | dist | lm-eval | run [--core VERSION] [MODEL ...]
 
 Another core than the reference gets an environment of its own, .venv-VERSION. Standard library
 only, since it runs before anything is installed. Each step says what it waits for, is skipped when
@@ -219,11 +219,13 @@ def model_step(at: Environment, model: str) -> Step:
     if model == "smollm2":
         arguments = ["smollm2", str(out)]
         waits_for = "a download of 93 MB and its conversion: under a minute"
+    elif model == "minilm":
+        arguments, waits_for = ["minilm", str(out)], "a download of 85 MB"
     elif model.startswith("tiny-") and model.removeprefix("tiny-") in TINY_FAMILIES:
         arguments = ["tiny", str(out), "--family", model.removeprefix("tiny-")]
         waits_for = "seconds"
     else:
-        known = ["smollm2", *(f"tiny-{family}" for family in TINY_FAMILIES)]
+        known = ["smollm2", "minilm", *(f"tiny-{family}" for family in TINY_FAMILIES)]
         raise StepError(
             f"No maker for the model {model!r}: name one of {', '.join(known)}, or the folder of a "
             "checkpoint."
@@ -263,6 +265,7 @@ def plan(target: str, at: Environment, models: list[str]) -> list[Step]:
         "dev,evidence,models,test",
         "about 40 packages, 80 MB: under a minute",
     )
+    evaluation = extras_step(at, "lm-eval", "lm-eval", "about 40 packages, 150 MB: a minute or two")
     if target == "lint":
         return [system_step(compiler=False), venv_step(at), package]
     if target in ("docs", "dist"):
@@ -284,6 +287,7 @@ def plan(target: str, at: Environment, models: list[str]) -> list[Step]:
         command_step(
             at, "hot path (C++ of the decode step)", "a minute the first time", "hotpath", "build"
         ),
+        *([evaluation] if target == "lm-eval" else ()),
         *(model_step(at, model) for model in models),
     ]
 
@@ -291,7 +295,7 @@ def plan(target: str, at: Environment, models: list[str]) -> list[Step]:
 def main() -> int:
     """Do the steps; 1 if one failed."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("target", choices=["lint", "docs", "dist", "run"])
+    parser.add_argument("target", choices=["lint", "docs", "dist", "lm-eval", "run"])
     parser.add_argument("--core", default="", help="a core of compat/pins.toml; the reference")
     parser.add_argument("models", nargs="*", help="checkpoints to make in build/models")
     arguments = parser.parse_intermixed_args()

@@ -130,7 +130,7 @@ class NPUPlatform(Platform):
         from vllm_ascend_mrv2 import kernels, layers
         from vllm_ascend_mrv2.compat import group_capture, runner_names, speculation, torch_cuda
         from vllm_ascend_mrv2.graph import capture, manager
-        from vllm_ascend_mrv2.runner.output import AscendAsyncOutput
+        from vllm_ascend_mrv2.runner.output import AscendAsyncOutput, AscendPoolingOutput
 
         triton_gate.open_worker_gate()
         torch_cuda.install({"CUDAGraph": capture.CapturedGraph, "graph": capture.capture})
@@ -140,6 +140,7 @@ class NPUPlatform(Platform):
         runner_names.install(
             {
                 "AsyncOutput": AscendAsyncOutput,
+                "AsyncPoolingOutput": AscendPoolingOutput,
                 "ModelCudaGraphManager": manager.AscendGraphManager,
                 "async_tensor_h2d": kernels.upload.step_tensor_h2d,
             }
@@ -163,17 +164,24 @@ class NPUPlatform(Platform):
         )
 
     @classmethod
+    def get_punica_wrapper(cls) -> str:
+        return "vllm_ascend_mrv2.kernels.lora.PunicaWrapper"
+
+    @classmethod
     def get_attn_backend_cls(
         cls, selected_backend: Any, attn_selector_config: Any, num_heads: int | None = None
     ) -> str:
         from vllm_ascend_mrv2.attention.backend import AscendAttentionBackend
+        from vllm_ascend_mrv2.attention.encoder import AscendEncoderBackend
 
         if selected_backend is not None and selected_backend.name != "CUSTOM":
             raise ValueError(
                 f"attention backend {selected_backend.name} does not run on this device; leave "
                 "--attention-backend unset."
             )
-        reasons = AscendAttentionBackend.validate_configuration(
+        is_encoder = AscendEncoderBackend.supports_attn_type(attn_selector_config.attn_type)
+        backend = AscendEncoderBackend if is_encoder else AscendAttentionBackend
+        reasons = backend.validate_configuration(
             device_capability=None, **attn_selector_config._asdict()
         )
         if reasons:
@@ -181,7 +189,7 @@ class NPUPlatform(Platform):
                 f"the Ascend attention backend cannot serve this model: {', '.join(reasons)}. "
                 "The README's support table says what it can."
             )
-        return f"{AscendAttentionBackend.__module__}.{AscendAttentionBackend.__qualname__}"
+        return f"{backend.__module__}.{backend.__qualname__}"
 
     # -- configuration ------------------------------------------------------------------------
 
@@ -218,6 +226,9 @@ class NPUPlatform(Platform):
         compilation = vllm_config.compilation_config
         support.refuse(support.graph_requests(compilation))
         compilation.mode = CompilationMode.NONE
+        model = vllm_config.model_config
+        if model is not None and model.runner_type == "pooling":
+            compilation.cudagraph_mode = CUDAGraphMode.NONE  # it decodes nothing
         if compilation.cudagraph_mode is None:
             asked_for_none = vllm_config.optimization_level == OptimizationLevel.O0
             compilation.cudagraph_mode = (

@@ -85,10 +85,6 @@ def _kv_cache_dtype(config: Any) -> str | None:
     return None
 
 
-def _pooling(config: Any) -> str | None:
-    return "a pooling model" if _path(config, "model_config.runner_type") == "pooling" else None
-
-
 def _encoder(config: Any) -> str | None:
     if _path(config, "model_config.is_encoder_decoder"):
         return "an encoder-decoder model"
@@ -136,6 +132,36 @@ def _transformers_backend(config: Any) -> str | None:
     if model is None or not model.using_transformers_backend():
         return None
     return f"{', '.join(model.architectures)} by transformers' own code"
+
+
+def _on_several_devices(config: Any) -> bool:
+    world = _path(config, "parallel_config.world_size", 1)
+    return world * _path(config, "parallel_config.data_parallel_size", 1) > 1
+
+
+def _lora_with(config: Any) -> str | None:
+    if not _path(config, "lora_config"):
+        return None
+    for is_asked, what in (
+        (_path(config, "model_config.is_moe"), "a mixture-of-experts model"),
+        (_path(config, "model_config.runner_type") == "pooling", "a pooling model"),
+        (_on_several_devices(config), "several devices"),
+        (_path(config, "speculative_config"), "speculative decoding"),
+    ):
+        if is_asked:
+            return f"LoRA adapters with {what}"
+    return None
+
+
+def _embeds_or_pooling_with(config: Any) -> str | None:
+    speculates = _path(config, "speculative_config")
+    if not (speculates or _on_several_devices(config)):
+        return None
+    beside = "speculative decoding" if speculates else "several devices"
+    if _path(config, "model_config.runner_type") == "pooling":
+        return f"a pooling model with {beside}"
+    embeds = _path(config, "model_config.enable_prompt_embeds")
+    return f"prompt embeddings with {beside}" if embeds else None
 
 
 def _executor(name: str) -> Callable[[Any], str | None]:
@@ -251,10 +277,16 @@ REFUSALS: tuple[Refusal, ...] = (
         "give num_speculative_tokens alone",
     ),
     Refusal(
-        "LoRA",
-        _given("lora_config", "LoRA adapters"),
-        "the adapter kernels are not replaced yet",
+        "LoRA with MoE or pooling models, several devices or speculative decoding",
+        _lora_with,
+        "adapters are verified on dense generative models on one device only",
         "start without --enable-lora, or merge the adapter into the model",
+    ),
+    Refusal(
+        "prompt embeddings and pooling models with several devices or speculative decoding",
+        _embeds_or_pooling_with,
+        "they are verified on one device only, and without drafts",
+        "serve on one device, without --speculative-config",
     ),
     Refusal(
         "decode context parallelism",
@@ -315,12 +347,6 @@ REFUSALS: tuple[Refusal, ...] = (
         "use --kv-cache-dtype auto",
     ),
     Refusal(
-        "pooling models",
-        _pooling,
-        "MRV2's pooling path is not verified on this device",
-        "serve a generative model",
-    ),
-    Refusal(
         "encoder and multimodal models",
         _encoder,
         "encoder attention and multimodal inputs are not built",
@@ -377,15 +403,10 @@ REFUSALS: tuple[Refusal, ...] = (
         "start without --enable-shm-tensor-arena",
     ),
     Refusal(
-        "prompt embeddings",
-        _given("model_config.enable_prompt_embeds", "prompt embeddings"),
-        "their kernel is not verified yet",
-        "start without --enable-prompt-embeds",
-    ),
-    Refusal(
         "watermarking",
         _given("watermark_config", "watermarking"),
-        "its kernel is not replaced yet",
+        "core's kernels for it are for CUDA only, and the torch operations that other devices get "
+        "shift by host numbers, which torch_npu brings by asynchronous copies of pinned memory",
         "start without a watermark configuration",
     ),
     Refusal(

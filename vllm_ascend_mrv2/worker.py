@@ -16,7 +16,12 @@ from vllm.utils.torch_utils import set_random_seed
 from vllm.v1.worker.gpu_worker import Worker, init_worker_distributed_environment
 from vllm.v1.worker.worker_base import CompilationTimes
 
-from vllm_ascend_mrv2.compat import kernel_registry, kernel_warmup, worker_startup
+from vllm_ascend_mrv2.compat import (
+    bert_token_types,
+    kernel_registry,
+    kernel_warmup,
+    worker_startup,
+)
 from vllm_ascend_mrv2.distributed.communicator import require_hccl
 from vllm_ascend_mrv2.runner.garbage import freeze_what_is_loaded
 from vllm_ascend_mrv2.runner.model_runner import AscendModelRunner, forget_runner
@@ -95,6 +100,8 @@ class NPUWorker(Worker):
         torch.npu.set_device(self.device)
 
     def _make_model_runner(self) -> AscendModelRunner:
+        if self.model_config.runner_type == "pooling":
+            bert_token_types.install()
         return AscendModelRunner(self.vllm_config, self.device)
 
     def determine_available_memory(self) -> int:

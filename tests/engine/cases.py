@@ -14,6 +14,12 @@ import pytest
 from tests.engine.checkpoints import FAMILIES
 from tests.engine.server import ServerSpec
 
+# Compact, since a random model would write white space without end.
+GRAMMARS = (
+    "--structured-outputs-config",
+    '{"backend": "xgrammar", "disable_any_whitespace": true}',
+)
+TOOLS = ("--enable-auto-tool-choice", "--tool-call-parser", "hermes")
 CHUNK_TOKENS = 160  # below most prompts, and no multiple of the block size
 MAX_MODEL_LEN = 704
 SHUTDOWN_TIMEOUT_S = 15  # for requests that are running when the server is told to stop
@@ -45,6 +51,8 @@ class Case:
                 *("--enable-chunked-prefill", "--enable-prefix-caching"),
                 *("--gpu-memory-utilization", "0.3"),
                 *("--shutdown-timeout", str(SHUTDOWN_TIMEOUT_S)),
+                *GRAMMARS,
+                *TOOLS,
                 *room,
             ),
         )

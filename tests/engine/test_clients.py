@@ -209,6 +209,82 @@ def test_logprobs_are_those_of_the_greedy_tokens(client: openai.OpenAI) -> None:
         assert entry.logprob == max(top.logprob for top in entry.top_logprobs)
 
 
+WEATHER = {
+    "type": "object",
+    "properties": {
+        "city": {"enum": ["Paris", "Rome"]},
+        "days": {"type": "integer", "minimum": 1, "maximum": 9},
+    },
+    "required": ["city", "days"],
+    "additionalProperties": False,
+}
+TOOLS = [
+    # Without `strict` core leaves the arguments to the model.
+    {
+        "type": "function",
+        "function": {"name": "get_weather", "parameters": WEATHER, "strict": True},
+    },
+    {
+        "type": "function",
+        "function": {"name": "get_time", "parameters": {"type": "object", "properties": {}}},
+    },
+]
+NAMED = {"type": "function", "function": {"name": "get_weather"}}
+
+
+@pytest.mark.parametrize("tool_choice", ["required", NAMED], ids=["required", "named"])
+def test_a_forced_tool_is_called_with_arguments_of_its_schema(
+    client: openai.OpenAI, tool_choice: Any
+) -> None:
+    request: dict[str, Any] = {
+        "model": MODEL_NAME,
+        "messages": [{"role": "user", "content": "What is the weather in Rome for two days?"}],
+        "tools": TOOLS if tool_choice == NAMED else TOOLS[:1],
+        "tool_choice": tool_choice,
+        "temperature": 0,
+        "max_tokens": 100,
+    }
+    message = client.chat.completions.create(**request).choices[0].message
+    (call,) = message.tool_calls
+    arguments = json.loads(call.function.arguments)
+    assert call.function.name == "get_weather"
+    assert arguments["city"] == "Rome"
+    assert 1 <= arguments["days"] <= 9
+    assert len(arguments) == 2
+    parts = [
+        part.function
+        for chunk in client.chat.completions.create(**request, stream=True)
+        for choice in chunk.choices
+        for part in choice.delta.tool_calls or ()
+    ]
+    assert json.loads("".join(part.arguments or "" for part in parts)) == arguments
+    assert [part.name for part in parts if part.name] == ["get_weather"]
+
+
+def test_a_client_may_offer_tools_and_get_text(client: openai.OpenAI) -> None:
+    answer = client.chat.completions.create(
+        model=MODEL_NAME, messages=CAPITAL, tools=TOOLS, tool_choice="none", max_tokens=8
+    )
+    assert not answer.choices[0].message.tool_calls
+    assert answer.choices[0].message.content
+
+
+def test_beam_search_gives_its_beams_the_best_first(client: openai.OpenAI) -> None:
+    def asked(beams: int) -> list[str]:
+        answer = client.completions.create(
+            model=MODEL_NAME,
+            prompt=STORY,
+            max_tokens=6,
+            temperature=0,
+            n=beams,
+            extra_body={"use_beam_search": True},
+        )
+        return [choice.text for choice in answer.choices]
+
+    assert len(set(asked(3))) == 3
+    assert asked(1) == [text_of(client, temperature=0, max_tokens=6)]
+
+
 def test_sixteen_requests_at_once_get_what_each_gets_alone(client: openai.OpenAI) -> None:
     asked = [f"{STORY} {'and ' * n}a {animal}" for n, animal in enumerate(ANIMALS)]
     with ThreadPoolExecutor(16) as pool:

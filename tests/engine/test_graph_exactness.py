@@ -3,20 +3,27 @@
 
 One mixed load (chunked prefill, prefix hits, preemption, batches that grow and shrink, greedy and
 seeded requests, some that leave the graph's rule) is run eagerly, and then with graphs under many
-seeds of the adversarial scheduler. Tokens must be equal, all of them.
+seeds of the adversarial scheduler. Tokens must be equal, all of them. So must those of forty
+combinations of parameters, which are also held against core's own kernels on the CPU.
 """
 
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.engine.core_semantics import assert_core_s
 from tests.engine.in_process import adversarial, engine
+from tests.helpers.combinations import COMBINATIONS, sampling_params
+from tests.helpers.core_oracle import CoreOracle
 from tests.helpers.emulated import counters, reset_counters
+from tests.helpers.kernel_fixtures import oracle  # noqa: F401
+from vllm_ascend_mrv2.kernels.sample.sampler import samples_plainly
 
 pytestmark = pytest.mark.xdist_group("graph-exactness")
 
@@ -58,13 +65,80 @@ def tokens(llm: Any) -> list[list[int]]:
     return [list(output.outputs[0].token_ids) for output in outputs]
 
 
-@pytest.fixture(scope="module")
-def expected(tiny: Callable[[str, str], Path]) -> list[list[int]]:
-    """The eager tokens, without async scheduling."""
-    with engine(tiny("qwen3", "float32"), enforce_eager=True, async_scheduling=False) as llm:
-        made = tokens(llm)
-    assert len({token for answer in made for token in answer}) > 100, "the model hardly varies"
+PLAIN = [
+    number
+    for number, asked in enumerate(COMBINATIONS)
+    if samples_plainly(sampling_params(asked, max_tokens=9, ignore_eos=True, detokenize=False))
+]
+
+
+def combination_prompts() -> list[list[int]]:
+    rng = random.Random(12)
+    lengths = (1, 5, 16, 40, 130)
+    return [
+        [rng.randrange(VOCAB) for _ in range(lengths[number % len(lengths)])]
+        for number in range(len(COMBINATIONS))
+    ]
+
+
+def combinations(llm: Any, chosen: Sequence[int] = range(len(COMBINATIONS))) -> list[Any]:
+    """Answers to the forty combinations, in batches as the scheduler mixes them."""
+    prompts = combination_prompts()
+    outputs = llm.generate(
+        [{"prompt_token_ids": prompts[number]} for number in chosen],
+        [
+            sampling_params(
+                COMBINATIONS[number], max_tokens=4 + number % 6, ignore_eos=True, detokenize=False
+            )
+            for number in chosen
+        ],
+        use_tqdm=False,
+    )
+    return [output.outputs[0] for output in outputs]
+
+
+def combination_tokens(llm: Any) -> list[list[int]]:
+    """Those that may be one graph also on their own, so that their batches are one."""
+    made = [list(answer.token_ids) for answer in combinations(llm)]
+    alone = [list(answer.token_ids) for answer in combinations(llm, PLAIN)]
+    assert alone == [made[number] for number in PLAIN]
     return made
+
+
+@dataclass(frozen=True)
+class Eager:
+    """What the engine says without graphs and async scheduling: tokens, and whole answers."""
+
+    tokens: list[list[int]]
+    answers: list[Any]
+
+    @property
+    def combination_tokens(self) -> list[list[int]]:
+        return [list(answer.token_ids) for answer in self.answers]
+
+
+@pytest.fixture(scope="module")
+def eager(tiny: Callable[[str, str], Path]) -> Eager:
+    with engine(tiny("qwen3", "float32"), enforce_eager=True, async_scheduling=False) as llm:
+        made = Eager(tokens(llm), combinations(llm))
+    distinct = {token for answer in made.tokens for token in answer}
+    assert len(distinct) > 100, "the model hardly varies"
+    return made
+
+
+@pytest.fixture(scope="module")
+def expected(eager: Eager) -> list[list[int]]:
+    """The eager tokens of the mixed load."""
+    return eager.tokens
+
+
+def test_forty_combinations_give_the_tokens_of_core_s_kernels(
+    tiny: Callable[[str, str], Path],
+    eager: Eager,
+    oracle: CoreOracle,  # noqa: F811
+) -> None:
+    checkpoint = tiny("qwen3", "float32")
+    assert_core_s(oracle, checkpoint, combination_prompts(), COMBINATIONS, eager.answers)
 
 
 @pytest.mark.parametrize(
@@ -77,6 +151,7 @@ def expected(tiny: Callable[[str, str], Path]) -> list[list[int]]:
 )
 def test_graphs_give_the_eager_tokens(
     tiny: Callable[[str, str], Path],
+    eager: Eager,
     expected: list[list[int]],
     form: str,
     async_scheduling: bool,
@@ -89,7 +164,9 @@ def test_graphs_give_the_eager_tokens(
         for seed in SEEDS[form]:
             with adversarial(seed):
                 made = tokens(llm)
+                combined = combination_tokens(llm)
             assert made == expected, f"under scheduler seed {seed}"
+            assert combined == eager.combination_tokens, f"under scheduler seed {seed}"
         replays = counters()["total"]["graph_replays"]
         steps = sum(count for verdict, count in log.counts.items() if verdict.sampling)
         print({verdict.reason: count for verdict, count in log.counts.items()}, replays)

@@ -116,7 +116,21 @@ ASKS = (
         "num_speculative_tokens_per_batch_size",
         speculation(**NGRAM, num_speculative_tokens_per_batch_size=[[1, 4, 2], [5, 999, 1]]),
     ),
-    Ask("LoRA", "LoRA", ("--enable-lora",)),
+    Ask(
+        "LoRA with MoE or pooling models, several devices or speculative decoding",
+        "LoRA adapters with a pooling model",
+        ("--enable-lora", "--runner", "pooling"),
+    ),
+    Ask(
+        "prompt embeddings and pooling models with several devices or speculative decoding",
+        "pooling model",
+        ("--runner", "pooling", "--tensor-parallel-size", "2"),
+    ),
+    Ask(
+        "prompt embeddings and pooling models with several devices or speculative decoding",
+        "prompt embeddings",
+        ("--enable-prompt-embeds", "--pipeline-parallel-size", "2"),
+    ),
     Ask(
         "decode context parallelism",
         "decode_context_parallel_size=2",
@@ -160,7 +174,6 @@ ASKS = (
     ),
     Ask("quantization", "quantization=fp8", ("--quantization", "fp8")),
     Ask("quantized KV cache", "kv_cache_dtype=fp8", ("--kv-cache-dtype", "fp8")),
-    Ask("pooling models", "pooling", ("--runner", "pooling")),
     Ask("encoder and multimodal models", "encoder", config=WHISPER),
     Ask(
         "MLA, hybrid, attention-free and diffusion models",
@@ -187,7 +200,6 @@ ASKS = (
         ("--ec-transfer-config", json.dumps(EC_CONNECTOR)),
     ),
     Ask("shared-memory tensor arena", "arena", ("--enable-shm-tensor-arena",)),
-    Ask("prompt embeddings", "prompt embeddings", ("--enable-prompt-embeds",)),
     Ask("watermarking", "watermarking", ("--watermark-config", json.dumps({"key": "3"}))),
     Ask("sleep mode", "Sleep mode", ("--enable-sleep-mode",), refused_by_core=True),
     Ask(

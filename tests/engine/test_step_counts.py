@@ -156,11 +156,13 @@ def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
         made.core.shutdown()
 
 
-def steady(engine: Engine, batch: int, steps: int, hold: bool) -> tuple[list[StepCounts], dict]:
+def steady(
+    engine: Engine, batch: int, steps: int, hold: bool, **sampling: Any
+) -> tuple[list[StepCounts], dict]:
     """Counts of `steps` steps in which `batch` requests decode and nothing else happens."""
     warm_up = 6
     for _ in range(batch):
-        engine.add(prompt_tokens=5, max_tokens=steps + 2 * warm_up)
+        engine.add(prompt_tokens=5, max_tokens=steps + 2 * warm_up, **sampling)
     for _ in range(warm_up):
         engine.step()
     torch.npu.synchronize()
@@ -206,6 +208,41 @@ SAMPLING: dict[str, dict[str, Any]] = {
     "allowed": {"allowed_token_ids": [5, 6, 7, 8]},
     "logprobs": {"logprobs": 5},
 }
+
+
+def made_by(engine: Engine, **sampling: Any) -> tuple[int, int, int]:
+    """Launches and copies to and from the device of six steps of four requests, log probability 0.
+
+    That one takes a step out of its graph, so that core's sampler runs with all its features.
+    """
+    _, total = steady(engine, batch=4, steps=6, hold=False, **{"logprobs": 0, **sampling})
+    return total["launch_count"], _copies(total, "h2d"), _copies(total, "d2h")
+
+
+COSTS: dict[str, dict[str, Any]] = {
+    "seeds": {"temperature": 1.0, "seed": 5},
+    "temperature": {"temperature": 0.9, "seed": 5},
+    "top_k": {"temperature": 1.0, "seed": 5, "top_k": 20},
+    "top_p": {"temperature": 1.0, "seed": 5, "top_p": 0.9},
+    "min_p": {"temperature": 1.0, "seed": 5, "min_p": 0.01},
+    "penalties": {"repetition_penalty": 1.3},
+    "logit_bias": {"logit_bias": {3: 2.0}},
+    "allowed": {"allowed_token_ids": [5, 6, 7, 8]},
+    "min_tokens": {"min_tokens": 17, "stop_token_ids": [4]},
+    "bad_words": {"bad_words": ["a", "bc"]},
+    "logprob_token_ids": {"logprobs": 2, "logprob_token_ids": [4, 8]},
+}
+
+
+def test_a_feature_costs_nothing_where_no_request_uses_it(engine: Engine) -> None:
+    """Before and after each feature was used, a batch without it makes the same, exactly."""
+    plain = made_by(engine)
+    for name, asked in COSTS.items():
+        assert made_by(engine, **asked)[0] > plain[0], f"{name}: not seen by this test"
+        assert made_by(engine) == plain, f"{name} is still paid for"
+    made, total = steady(engine, batch=4, steps=10, hold=False)
+    assert total["graph_replays"] == len(made)
+    assert (_copies(total, "h2d"), _copies(total, "d2h")) == (0, len(made))
 
 
 @pytest.mark.parametrize("sampling", SAMPLING)

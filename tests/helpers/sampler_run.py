@@ -13,6 +13,8 @@ from typing import Any
 import numpy as np
 import torch
 
+from tests.helpers.combinations import sampling_params
+
 VOCAB_SIZE = 300
 MAX_MODEL_LEN = 64
 
@@ -36,13 +38,16 @@ def run(
     oracle: bool = True,
     use_fp64_gumbel: bool = False,
     logprobs_mode: str = "raw_logprobs",
+    prompts: list[list[int]] | None = None,
+    logits: torch.Tensor | None = None,
+    more_stop_token_ids: tuple[int, ...] = (),
 ) -> list[dict[str, torch.Tensor]]:
     """Per step: sampled tokens [n], and where asked for the logprobs' tensors. CPU tensors.
 
-    parameters: SamplingParams' arguments of each request ("bad_words" as lists of token ids,
-    "stop_token_ids" as usual); the requests sit in scattered state rows.
+    parameters: as in tests/helpers/combinations.py; the requests sit in scattered state rows.
+    prompts, and logits [num_steps, n, vocab_size]: of each request; random ones where not given.
+    more_stop_token_ids: the model's own, which `min_tokens` holds back as well.
     """
-    from vllm.sampling_params import SamplingParams
     from vllm.v1.worker.gpu import input_batch, model_runner
     from vllm.v1.worker.gpu.states import RequestState
 
@@ -50,12 +55,14 @@ def run(
         _on_cpu_only()
     rng = np.random.default_rng(case)
     num_reqs, max_num_reqs = len(parameters), len(parameters) + 3
+    vocab_size = VOCAB_SIZE if logits is None else logits.shape[-1]
+    max_model_len = MAX_MODEL_LEN if prompts is None else max(map(len, prompts)) + num_steps + 1
     where = torch.device(device)
-    states = RequestState(max_num_reqs, MAX_MODEL_LEN, 256, 0, VOCAB_SIZE, where)
+    states = RequestState(max_num_reqs, max_model_len, 256, 0, vocab_size, where)
     sampler = model_runner.Sampler(
         vllm_config=SimpleNamespace(reasoning_config=None),
         max_num_reqs=max_num_reqs,
-        vocab_size=VOCAB_SIZE,
+        vocab_size=vocab_size,
         device=where,
         req_states=states,
         logprobs_mode=logprobs_mode,
@@ -63,19 +70,19 @@ def run(
     )
     states.free_indices = rng.permutation(max_num_reqs).tolist()
     for i, arguments in enumerate(parameters):
-        prompt = rng.integers(0, VOCAB_SIZE, rng.integers(3, 12)).tolist()
-        arguments = dict(arguments)
-        bad_words = arguments.pop("bad_words", None)
-        params = SamplingParams(**arguments)
-        params._bad_words_token_ids = bad_words
-        params._all_stop_token_ids = set(params.stop_token_ids or ())
+        if prompts is None:
+            prompt = rng.integers(0, VOCAB_SIZE, rng.integers(3, 12)).tolist()
+        else:
+            prompt = prompts[i]
+        params = sampling_params(arguments)
+        params._all_stop_token_ids.update(more_stop_token_ids)
         states.add_request(str(i), len(prompt), prompt, len(prompt) - 1, 40)
         sampler.add_request(states.req_id_to_index[str(i)], params)
     rows_np = np.asarray([states.req_id_to_index[str(i)] for i in range(num_reqs)])
     rows = torch.from_numpy(rows_np).to(where)
     starts = torch.arange(num_reqs + 1, dtype=torch.int32).to(where)
     results = []
-    for _ in range(num_steps):
+    for step in range(num_steps):
         states.apply_staged_writes()
         sampler.apply_staged_writes()
         lengths = (states.num_computed_tokens.gpu[rows] + 1).to(torch.int32)
@@ -94,8 +101,12 @@ def run(
             seq_lens=lengths,
             seq_lens_cpu_upper_bound=bound,
         )
-        logits = torch.from_numpy(rng.standard_normal((num_reqs, VOCAB_SIZE), np.float32) * 3)
-        output = sampler(logits.to(where), batch)
+        if logits is None:
+            drawn = rng.standard_normal((num_reqs, VOCAB_SIZE), np.float32) * 3
+            step_logits = torch.from_numpy(drawn)
+        else:
+            step_logits = logits[step].clone()
+        output = sampler(step_logits.to(where), batch)
         input_batch.post_update(
             rows,
             states.num_computed_tokens.gpu,
@@ -108,10 +119,10 @@ def run(
             states.all_token_ids.gpu,
             states.total_len.gpu,
         )
-        step = {"sampled": output.sampled_token_ids.view(-1).cpu()}
+        result = {"sampled": output.sampled_token_ids.view(-1).cpu()}
         if (tensors := output.logprobs_tensors) is not None:
-            step["token_ids"] = tensors.logprob_token_ids.cpu()
-            step["logprobs"] = tensors.logprobs.cpu()
-            step["ranks"] = tensors.selected_token_ranks.cpu()
-        results.append(step)
+            result["token_ids"] = tensors.logprob_token_ids.cpu()
+            result["logprobs"] = tensors.logprobs.cpu()
+            result["ranks"] = tensors.selected_token_ranks.cpu()
+        results.append(result)
     return results

@@ -32,6 +32,33 @@ def pytest_load_initial_conftests() -> None:
     current_platform.import_kernels()
     current_platform.import_ir_kernels()
     current_platform.register_triton_kernel_overrides()
+    _complete_batches()
+
+
+def _complete_batches() -> None:
+    """Give a test's stand-in for a batch the host arrays that every real one has.
+
+    Core's overlay of prompt embeddings finds its rows on the device; ours on the host, without a
+    read. What a stand-in lacks is read from its own device tensors here.
+    """
+    from vllm.v1.worker.gpu.model_states.prompt_embeds import PromptEmbedsState
+
+    apply, add_request = PromptEmbedsState.apply, PromptEmbedsState.add_request
+
+    def noting(state: Any, req_index: int, data: Any) -> None:
+        vars(state).setdefault("req_ids", {})[req_index] = data.req_id
+        add_request(state, req_index, data)
+
+    def completing(state: Any, batch: Any, computed: Any, inputs_embeds: Any) -> None:
+        if not hasattr(batch, "req_ids"):
+            rows = batch.idx_mapping.cpu()
+            batch.idx_mapping_np = rows.numpy()
+            batch.query_start_loc_np = batch.query_start_loc.cpu().numpy()
+            batch.num_computed_prefill_tokens_np = computed.cpu()[rows].numpy()
+            batch.req_ids = [state.req_ids.get(row) for row in rows.tolist()]
+        apply(state, batch, computed, inputs_embeds)
+
+    PromptEmbedsState.add_request, PromptEmbedsState.apply = noting, completing
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -30,6 +30,7 @@ from vllm.v1.kv_cache_interface import AttentionSpec, KVCacheSpec
 from vllm.v1.kv_cache_layout import KVCacheLayout
 
 from vllm_ascend_mrv2.attention.fia import FiaCall, attend
+from vllm_ascend_mrv2.attention.options import refuse_options
 from vllm_ascend_mrv2.attention.plan import FiaPlan, HostSeqLens, make_captured_plan, make_fia_plan
 
 # FIA: the block size of a paged KV cache is a multiple of 16 (CANN operator documentation).
@@ -161,18 +162,7 @@ class AscendAttentionImpl(AttentionImpl[FiaPlan]):
         attn_type: str = AttentionType.DECODER,
         kv_sharing_target_layer_name: str | None = None,
     ) -> None:
-        unsupported = {
-            "ALiBi slopes": alibi_slopes is not None,
-            f"a sliding window of {sliding_window}": sliding_window is not None,
-            f"a logits soft cap of {logits_soft_cap}": bool(logits_soft_cap),
-            f"attention type {attn_type}": attn_type != AttentionType.DECODER,
-            "KV sharing between layers": kv_sharing_target_layer_name is not None,
-        }
-        if asked := [what for what, is_asked in unsupported.items() if is_asked]:
-            raise ValueError(
-                f"the Ascend attention backend does not support {' and '.join(asked)}, which this "
-                "model asks for. Serve another model, or follow the roadmap."
-            )
+        refuse_options(alibi_slopes, sliding_window, logits_soft_cap, kv_sharing_target_layer_name)
         self.num_heads = num_heads
         self.head_size = head_size
         self.scale = float(scale)

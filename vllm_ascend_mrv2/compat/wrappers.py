@@ -19,6 +19,7 @@ from typing import Any
 from vllm_ascend_mrv2.compat import differences
 
 _GPU = "vllm.v1.worker.gpu"
+_POOLERS = ("seqwise", "tokwise")
 _ALL_KNOWN = "0.30 to 0.33"
 _UNTIL_TRITON = "a Triton for this device serves core's kernels"
 
@@ -82,7 +83,8 @@ REBINDINGS: tuple[Rebinding, ...] = (
                 *("model_states.prompt_embeds", "mm.encoder_runner"),
                 "spec_decode.adaptive_verification",
             )
-        ),
+        )
+        + tuple(f"vllm.model_executor.layers.pooler.{kind}.methods" for kind in _POOLERS),
         reason="from pageable memory it drains the compute stream; ours goes through the staging",
         core_versions=_ALL_KNOWN,
         goes_when="core has a hook for host-to-device copies of a step",
@@ -183,6 +185,14 @@ REBINDINGS: tuple[Rebinding, ...] = (
         "operators need not form",
         core_versions=_ALL_KNOWN,
         goes_when=_UNTIL_TRITON,
+    ),
+    Rebinding(
+        owner=f"{_GPU}.model_states.encoder_only:EncoderOnlyModelState",
+        name="prepare_inputs",
+        reason="token types are copied on their own, without blocking, from memory that is not "
+        "page-locked",
+        core_versions=_ALL_KNOWN,
+        goes_when="core has a hook for host-to-device copies of a step",
     ),
     Rebinding(
         owner=f"{_GPU}.model_states.prompt_embeds:PromptEmbedsState",

@@ -130,15 +130,17 @@ class DecodeStep:
         )
 
     def _update(self, size: int, tokens: torch.Tensor) -> None:
-        """Core's own update of the request state, for one sampled token per request."""
+        """Core's own update of the request state, for one sampled token per request.
+
+        Tokens are not counted: a request that is drawn here has no penalties (see StepFacts).
+        """
         states = self.runner.req_states
-        counts = self.runner.sampler.penalties_state.output_bin_counts
         input_batch.post_update(
             self.rows[:size],
             states.num_computed_tokens.gpu,
             states.last_sampled_tokens,
-            counts,
-            counts.stride(0),
+            None,
+            0,
             tokens.view(-1, 1),
             1,
             self._ones[:size],

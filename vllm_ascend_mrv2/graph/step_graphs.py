@@ -21,8 +21,8 @@ from vllm_ascend_mrv2.graph.capture import CapturedGraph, capture
 from vllm_ascend_mrv2.graph.decode_step import DecodeStep, Sampling
 from vllm_ascend_mrv2.graph.replay import ReplayProtocol
 
-# For each size: the step for each way of sampling, and core's graph of the forward alone.
-GRAPHS_PER_SIZE = len(Sampling) + 1
+# For each size. Core's graphs of the forward alone come on top.
+STEP_GRAPHS_PER_SIZE = len(Sampling)
 
 
 @dataclass(frozen=True)
@@ -38,6 +38,7 @@ class StepFacts:
     has_new_requests: bool
     has_drafts: bool
     has_grammar: bool
+    has_adapters: bool
     all_one_token: bool
     all_past_prefill: bool
     needs_logits_processing: bool  # anything but temperature
@@ -64,6 +65,7 @@ def decide_step(facts: StepFacts) -> StepVerdict:
         (facts.has_drafts, "drafts are verified outside"),
         (not facts.all_one_token, "a request has more than one token"),
         (not facts.all_past_prefill, "a request is still in its prompt"),
+        (facts.has_adapters, "a request has a LoRA adapter: the step is captured without"),
         (facts.has_grammar, "a grammar masks the logits between forward and sampling"),
         (facts.needs_logits_processing, "a request changes its logits by more than temperature"),
         (facts.needs_logprobs, "a request wants log probabilities"),

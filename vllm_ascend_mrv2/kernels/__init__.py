@@ -101,7 +101,7 @@ def rebindings() -> dict[str, Any]:
     from vllm.utils.math_utils import next_power_of_2
 
     from vllm_ascend_mrv2.kernels import block_table, buffer_utils, structured_outputs, upload
-    from vllm_ascend_mrv2.kernels.model_states import prompt_embeds
+    from vllm_ascend_mrv2.kernels.model_states import encoder_only, prompt_embeds
     from vllm_ascend_mrv2.kernels.sample import (
         bad_words,
         gumbel,
@@ -135,6 +135,9 @@ def rebindings() -> dict[str, Any]:
         f"{thinking}.apply": thinking_budget.apply,
         f"{thinking}.apply_staged_writes": thinking_budget.reset,
         f"{_GPU}.spec_decode.rejection_sampler_utils.rejection_sample": rejection.rejection_sample,
+        f"{_GPU}.model_states.encoder_only:EncoderOnlyModelState.prepare_inputs": (
+            encoder_only.prepare_inputs
+        ),
         f"{embeds}.apply": prompt_embeds.apply,
         f"{embeds}.apply_staged_writes": prompt_embeds.apply_staged_writes,
     }

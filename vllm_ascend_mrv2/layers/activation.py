@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""SwiGLU on npu_swiglu."""
+"""SwiGLU on npu_swiglu, and the exact GELU."""
 
 from __future__ import annotations
 
@@ -16,5 +16,14 @@ class AscendSiluAndMul(core.SiluAndMul):
         return torch_npu.npu_swiglu(x)
 
 
+class AscendGelu(core.GELU):
+    """Core's GELU. On an A2 torch_npu computes the tanh form, whichever is asked for."""
+
+    def forward_oot(self, x: torch.Tensor) -> torch.Tensor:
+        """x: any shape, float32, float16 or bfloat16 -> the same; the form with erf."""
+        return torch_npu.npu_gelu(x, approximate="none")
+
+
 def register() -> None:
     core.SiluAndMul.register_oot(AscendSiluAndMul)
+    core.GELU.register_oot(AscendGelu)

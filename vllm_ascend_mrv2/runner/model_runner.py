@@ -22,6 +22,7 @@ from vllm.v1.core.sched.output import GrammarOutput, SchedulerOutput
 from vllm.v1.kv_cache_interface import KVCacheConfig
 from vllm.v1.outputs import ModelRunnerOutput
 from vllm.v1.worker.gpu.input_batch import InputBatch
+from vllm.v1.worker.gpu.lora_utils import NO_LORA_ID
 from vllm.v1.worker.gpu.model_runner import GPUModelRunner
 
 from vllm_ascend_mrv2 import envs
@@ -43,7 +44,7 @@ from vllm_ascend_mrv2.graph.budget import (
 from vllm_ascend_mrv2.graph.decode_step import UNUSED_SLOT, Sampling
 from vllm_ascend_mrv2.graph.replay import ReplayProtocol
 from vllm_ascend_mrv2.graph.step_graphs import (
-    GRAPHS_PER_SIZE,
+    STEP_GRAPHS_PER_SIZE,
     StepFacts,
     StepGraphs,
     StepVerdict,
@@ -112,6 +113,7 @@ class AscendModelRunner(GPUModelRunner):
                 device, self.seq_lens_mirror, self.replay_protocol.close_window
             )
             self.speculator.read_back = self.read_back
+        self._batch_has_penalties = True
         self._seq_lens_from_device = envs.SEQ_LENS.read() == "device"
         self._step_result: tuple[list[str], torch.Tensor] | None = None
 
@@ -119,7 +121,7 @@ class AscendModelRunner(GPUModelRunner):
 
     def profile_run(self, *args: Any, **kwargs: Any) -> None:
         super().profile_run(*args, **kwargs)
-        if self.is_last_pp_rank:
+        if self.is_last_pp_rank and not self.is_pooling_model:
             use_what_sampling_needs(self)
 
     def initialize_kv_cache(
@@ -152,7 +154,7 @@ class AscendModelRunner(GPUModelRunner):
         )
         made = prune_sizes(
             sizes,
-            GRAPHS_PER_SIZE,
+            STEP_GRAPHS_PER_SIZE + len(self.lora_capture_cases),
             lambda size: size * row_bytes,
             CaptureBudget(
                 streams=DEVICE_STREAMS - RESERVED_STREAMS,
@@ -188,6 +190,9 @@ class AscendModelRunner(GPUModelRunner):
         # With a speculator every step ends with drafts, which are not part of that graph. A
         # pipeline's stages each have a part of the step, and hand it on in between.
         if sizes and not (profile_only or self.use_pp or self.speculator is not None):
+            if self.lora_config is not None:
+                none = (NO_LORA_ID,) * max(sizes)
+                self._set_active_loras(none, none, set())
             self.step_graphs = StepGraphs(self, self.replay_protocol)
             with no_collection():
                 self.step_graphs.capture_all(sizes, self.cudagraph_manager.pool)
@@ -261,6 +266,11 @@ class AscendModelRunner(GPUModelRunner):
         self.staging.end_step()
         return output
 
+    def pool(self) -> Any:
+        output = super().pool()
+        self.staging.end_step()
+        return output
+
     # -- a step as one graph ------------------------------------------------------------------
 
     def _step_facts(self, scheduler_output: SchedulerOutput) -> StepFacts:
@@ -277,6 +287,7 @@ class AscendModelRunner(GPUModelRunner):
                 has_new_requests=True,
                 has_drafts=True,
                 has_grammar=True,
+                has_adapters=True,
                 all_one_token=False,
                 all_past_prefill=False,
                 needs_logits_processing=True,
@@ -293,6 +304,7 @@ class AscendModelRunner(GPUModelRunner):
             has_new_requests=False,
             has_drafts=bool(scheduler_output.scheduled_spec_decode_tokens),
             has_grammar=scheduler_output.has_structured_output_requests,
+            has_adapters=bool((self.lora_state.lora_ids[rows] != NO_LORA_ID).any()),
             all_one_token=scheduler_output.total_num_scheduled_tokens == len(rows),
             all_past_prefill=bool((computed >= self.req_states.prefill_len.np[rows]).all()),
             needs_logits_processing=not is_plain,
@@ -393,6 +405,9 @@ class AscendModelRunner(GPUModelRunner):
         self, scheduler_output: SchedulerOutput, *args: Any, **kwargs: Any
     ) -> InputBatch:
         batch = super().prepare_inputs(scheduler_output, *args, **kwargs)
+        if self.sampler is not None:
+            has_penalties = self.sampler.penalties_state.use_penalty[batch.idx_mapping_np]
+            self._batch_has_penalties = bool(has_penalties.any())
         lens = self._decide_seq_lens(
             batch.idx_mapping_np,
             num_computed=batch.num_computed_tokens_np,
@@ -407,6 +422,18 @@ class AscendModelRunner(GPUModelRunner):
             # does not live so long.
             batch.idx_mapping = batch.idx_mapping.clone()
         return batch
+
+    def postprocess_sampled(self, *args: Any, **kwargs: Any) -> None:
+        """Core's, which counts every token for penalties: not where no request has any."""
+        if self._batch_has_penalties or self.sampler is None:
+            super().postprocess_sampled(*args, **kwargs)
+            return
+        penalties = self.sampler.penalties_state
+        counts, penalties.output_bin_counts = penalties.output_bin_counts, None
+        try:
+            super().postprocess_sampled(*args, **kwargs)
+        finally:
+            penalties.output_bin_counts = counts
 
     def prepare_attn(self, input_batch: InputBatch) -> Any:
         block_tables, slot_mappings = super().prepare_attn(input_batch)

@@ -180,6 +180,35 @@ class DraftTokens:
             return DraftTokenIds(self._req_ids, _host(drafts).tolist())
 
 
+class AscendPoolingOutput(_LateResult):
+    """Takes the place of core's AsyncPoolingOutput, with the same constructor."""
+
+    def __init__(
+        self,
+        model_runner_output: ModelRunnerOutput,
+        pooler_output: torch.Tensor | list[torch.Tensor | None],
+        finished_mask: list[bool],
+        main_stream: torch.npu.Stream,
+        copy_stream: torch.npu.Stream,
+    ) -> None:
+        """pooler_output: of each request, [num_reqs, ...] or a list; finished_mask: [num_reqs]."""
+        super().__init__(model_runner_output, main_stream, copy_stream)
+        self._pooled = pooler_output
+        self._finished_mask = finished_mask
+
+    def get_output(self) -> ModelRunnerOutput:
+        """Wait for this step alone, copy what is finished (None for the others) and return it."""
+        pooled = self._pooled
+        with self._copying():
+            if isinstance(pooled, torch.Tensor):
+                pooled = list(_host(pooled).unbind())
+            self._output.pooler_output = [
+                _host(one) if is_finished and one is not None else None
+                for one, is_finished in zip(pooled, self._finished_mask, strict=True)
+            ]
+        return self._output
+
+
 def _host(tensor: torch.Tensor) -> torch.Tensor:
     """A pageable host copy, complete when this returns."""
     return tensor.to("cpu")

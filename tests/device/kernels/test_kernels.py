@@ -6,6 +6,7 @@ from tests.unit.kernels.test_block_table import *
 from tests.unit.kernels.test_gumbel import *
 from tests.unit.kernels.test_input_batch import *
 from tests.unit.kernels.test_launches import *
+from tests.unit.kernels.test_lora import *
 from tests.unit.kernels.test_prompt_embeds import *
 from tests.unit.kernels.test_sampler import *
 from tests.unit.kernels.test_sampling import *

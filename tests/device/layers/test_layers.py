@@ -275,3 +275,12 @@ def test_experts_that_are_not_computed_are_refused() -> None:
     ):
         with pytest.raises(ValueError, match=named):
             experts_layer(torch.bfloat16, **changes)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_gelu_is_the_exact_form(dtype: torch.dtype) -> None:
+    """By name, as models ask for it; torch's own operator is the tanh form on this device."""
+    from vllm.model_executor.layers.activation import GELU
+
+    x = values(5, 33, dtype=dtype)
+    assert_close(GELU()(x), torch.nn.functional.gelu(x.cpu()))

@@ -78,6 +78,41 @@ def test_no_kernel_of_core_is_forgotten() -> None:
     assert {k for k in in_core - replaced - BEHIND_REBOUND if not is_named(k)} == set()
 
 
+# Kernels that the interpreter does not run, and why; their tests count or mask by numpy.
+NOT_INTERPRETED = {
+    f"{GPU}.metrics.logits._num_nans_kernel": "calls libdevice",
+    f"{GPU}.structured_outputs._apply_grammar_bitmask_kernel": "its store mask is no bool",
+}
+
+
+def test_every_replacement_is_held_against_the_kernel_on_random_batches() -> None:
+    """By name: a hypothesis test, or a helper of one, launches the kernel or calls its launcher."""
+    tests = Path(__file__).parent
+    text = (tests.parents[1] / "helpers" / "core_tables.py").read_text()
+    text += "".join(
+        body for path in sorted(tests.glob("test_*.py")) if "@given" in (body := path.read_text())
+    )
+    for kernel in sorted((set(kernels.kernel_overrides()) | BEHIND_REBOUND) - set(NOT_INTERPRETED)):
+        module, _, name = kernel.rpartition(".")
+        launchers = launchers_of(name, Path(str(importlib.import_module(module).__file__)))
+        assert name in text or any(launcher in text for launcher in launchers), kernel
+
+
+def launchers_of(kernel: str, source: Path) -> set[str]:
+    """Functions of core that launch it, and the functions of the same file that call those."""
+    functions = [
+        node
+        for node in ast.walk(ast.parse(source.read_text()))
+        if isinstance(node, ast.FunctionDef)
+    ]
+    found = {function.name for function in functions if f"{kernel}[" in ast.unparse(function)}
+    return found | {
+        function.name
+        for function in functions
+        if any(f"{name}(" in ast.unparse(function) for name in found)
+    }
+
+
 def test_every_binding_says_why_and_until_when() -> None:
     assert set(kernels.rebindings()) == {rebinding.key for rebinding in wrappers.REBINDINGS}
     for rebinding in wrappers.REBINDINGS:

@@ -3,59 +3,17 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 
 from tests.helpers import sampler_run
+from tests.helpers.combinations import COMBINATIONS
 from tests.helpers.kernel_check import KernelCheck
 
 pytestmark = pytest.mark.usefixtures("host_tables_on")
-
-RANDOM = {"temperature": 1.0, "seed": 11}
-COMBINATIONS: list[dict[str, Any]] = [
-    {"temperature": 0.0},
-    {"temperature": 0.0, "logit_bias": {5: 30.0, 9: 31.0}},
-    {"temperature": 0.0, "repetition_penalty": 1.8},
-    {"temperature": 0.0, "frequency_penalty": 1.5, "presence_penalty": 1.5},
-    {"temperature": 0.0, "allowed_token_ids": [1, 2, 250]},
-    {"temperature": 0.0, "bad_words": [[7], [3, 4], [299]]},
-    {"temperature": 0.0, "min_tokens": 2, "stop_token_ids": list(range(40))},
-    {"temperature": 0.0, "logprobs": 3},
-    {"temperature": 0.0, "logprob_token_ids": [4, 8, 15]},
-    {"temperature": 0.0, "repetition_penalty": 0.5, "logit_bias": {0: -100.0}},
-    RANDOM,
-    {**RANDOM, "seed": 0},
-    {**RANDOM, "seed": -2},  # -1 means none
-    {**RANDOM, "seed": 2**63 - 1},
-    {**RANDOM, "seed": -(2**63)},
-    {**RANDOM, "temperature": 0.3},
-    {**RANDOM, "temperature": 1.9},
-    {**RANDOM, "top_k": 1},
-    {**RANDOM, "top_k": 17},
-    {**RANDOM, "top_p": 0.05},
-    {**RANDOM, "top_p": 0.9},
-    {**RANDOM, "min_p": 0.05},
-    {**RANDOM, "min_p": 1.0},
-    {**RANDOM, "top_k": 40, "top_p": 0.8},
-    {**RANDOM, "top_k": 40, "top_p": 0.8, "min_p": 0.02, "temperature": 0.7},
-    {**RANDOM, "repetition_penalty": 1.3},
-    {**RANDOM, "frequency_penalty": -1.0},
-    {**RANDOM, "presence_penalty": 2.0, "top_k": 50},
-    {**RANDOM, "frequency_penalty": 0.5, "presence_penalty": 0.5, "repetition_penalty": 1.1},
-    {**RANDOM, "logit_bias": {100: 5.0, 200: -5.0}},
-    {**RANDOM, "allowed_token_ids": list(range(0, 300, 3))},
-    {**RANDOM, "allowed_token_ids": [42]},
-    {**RANDOM, "bad_words": [[i] for i in range(0, 60)]},
-    {**RANDOM, "min_tokens": 3, "stop_token_ids": list(range(100))},
-    {**RANDOM, "min_tokens": 1, "stop_token_ids": [1], "allowed_token_ids": [1, 2]},
-    {**RANDOM, "logprobs": 5, "top_k": 8},
-    {**RANDOM, "logprobs": 0, "temperature": 0.5},
-    {**RANDOM, "logprob_token_ids": [0, 299], "min_p": 0.1},
-    {**RANDOM, "seed": 5, "temperature": 0.9, "top_p": 0.95, "logit_bias": {3: 2.0}},
-    {**RANDOM, "seed": 6, "repetition_penalty": 1.2, "bad_words": [[1, 2]], "min_p": 0.01},
-]
 
 
 def compare(check: KernelCheck, parameters: list[dict[str, Any]], **options: Any) -> None:
@@ -93,3 +51,39 @@ def test_float64_noise(check: KernelCheck) -> None:
 @pytest.mark.parametrize("mode", ["raw_logits", "processed_logprobs", "processed_logits"])
 def test_logprobs_modes(check: KernelCheck, mode: str) -> None:
     compare(check, [p for p in COMBINATIONS if "logprobs" in p], logprobs_mode=mode)
+
+
+@pytest.mark.parametrize("touches", [True, False])
+def test_a_custom_processor_keeps_what_it_touches_out_of_the_step_graph(
+    check: KernelCheck, touches: bool
+) -> None:
+    """Whatever the parameters say; and it is called in every step, as it was promised."""
+    from vllm.sampling_params import SamplingParams
+    from vllm.v1.worker.gpu import model_runner
+    from vllm.v1.worker.gpu.states import RequestState
+
+    calls: list[str] = []
+    processor = SimpleNamespace(
+        add_request=lambda row, params: touches,
+        apply_staged_writes=lambda: calls.append("step"),
+    )
+    states = RequestState(4, 32, 32, 0, 50, check.device)
+
+    def sampler(*processors: Any) -> Any:
+        return model_runner.Sampler(
+            vllm_config=SimpleNamespace(reasoning_config=None),
+            max_num_reqs=4,
+            vocab_size=50,
+            device=check.device,
+            req_states=states,
+            custom_logits_processors=processors,
+        )
+
+    with_processor, without = sampler(processor), sampler()
+    for made in (with_processor, without):
+        made.add_request(2, SamplingParams(temperature=0.0))
+        for _ in range(3):
+            made.apply_staged_writes()
+    assert without.is_plain[2]
+    assert with_processor.is_plain[2] == (not touches)
+    assert calls == ["step"] * 3

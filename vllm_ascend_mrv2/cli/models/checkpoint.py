@@ -10,7 +10,8 @@ import json
 import os
 import shutil
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -69,10 +70,7 @@ def write(
     `dtype` is "float32" or "bfloat16", of all tensors and of the configuration.
     """
     refuse_existing(out, force)
-    out.parent.mkdir(parents=True, exist_ok=True)
-    partial = Path(tempfile.mkdtemp(prefix=f".{out.name}.partial-", dir=out.parent))
-    try:
-        partial.chmod(0o777 & ~_umask())
+    with placing(out) as partial:
         write_safetensors(partial / "model.safetensors", tensors, dtype)
         tokenizer.save(str(partial / "tokenizer.json"))
         for name, content in (
@@ -82,6 +80,16 @@ def write(
         ):
             (partial / name).write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
         (partial / "chat_template.jinja").write_text(chat_template, encoding="utf-8")
+
+
+@contextmanager
+def placing(out: Path) -> Iterator[Path]:
+    """A folder to fill, which becomes `out` when the block ends well, and else is gone."""
+    out.parent.mkdir(parents=True, exist_ok=True)
+    partial = Path(tempfile.mkdtemp(prefix=f".{out.name}.partial-", dir=out.parent))
+    try:
+        partial.chmod(0o777 & ~_umask())
+        yield partial
         if out.exists():
             shutil.rmtree(out)
         partial.rename(out)

