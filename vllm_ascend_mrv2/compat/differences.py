@@ -91,6 +91,15 @@ SAMPLING_MASK = Difference(
     goes_when="no core before 0.32 is supported",
 )
 
+ADAPTER_HEADS = Difference(
+    module="kernels/lora.py",
+    cores="<0.31",
+    symbols=("vllm.lora.punica_wrapper.punica_base:PunicaWrapperBase.apply_lora_full_linear",),
+    relies_on=("vllm.lora.punica_wrapper.punica_base:PunicaWrapperBase.add_lora_logits",),
+    reason="adapters of whole classification heads came with 0.31; here they are refused",
+    goes_when="0.30 is no longer supported",
+)
+
 KERNEL_REGISTRY = Difference(
     module="compat/kernel_registry.py",
     cores="<0.31",
@@ -174,6 +183,7 @@ SPECULATION = Difference(
 
 ALL: tuple[Difference, ...] = (
     WORKER_STARTUP,
+    ADAPTER_HEADS,
     SAMPLING_MASK,
     KERNEL_REGISTRY,
     ENVIRON_CHECK,

@@ -153,15 +153,8 @@ class PunicaWrapper(PunicaWrapperBase):
         shrunk = _shrink(x, lora_a_stacked, indices).mul_(scale)
         _expand(y[:, :columns], shrunk, lora_b_stacked[..., :columns, :])
 
-    def apply_lora_full_linear(
-        self,
-        y: torch.Tensor,
-        x: torch.Tensor,
-        weight_stacked: torch.Tensor,
-        bias_stacked: torch.Tensor,
-        module_enabled: torch.Tensor,
-    ) -> None:
-        """Only classification heads of pooling models have one, and those refuse adapters."""
+    def apply_lora_full_linear(self, *args: Any, **kwargs: Any) -> None:
+        """Only classification heads of pooling models are replaced whole; those refuse adapters."""
         raise NotImplementedError(
             "adapters that replace a classification head are not supported on this device; use one "
             "without modules_to_save."
