@@ -423,8 +423,8 @@ class AscendModelRunner(GPUModelRunner):
             batch.idx_mapping = batch.idx_mapping.clone()
         return batch
 
-    def postprocess_sampled(self, *args: Any, **kwargs: Any) -> None:
-        """Core's, which counts every token for penalties: not where no request has any."""
+    def _update_what_is_asked_for(self, *args: Any, **kwargs: Any) -> None:
+        """Core's update, which counts every token for penalties: not where no request has any."""
         if self._batch_has_penalties or self.sampler is None:
             super().postprocess_sampled(*args, **kwargs)
             return
@@ -484,7 +484,7 @@ class AscendModelRunner(GPUModelRunner):
         return num_computed + num_scheduled
 
     def postprocess_sampled(self, *args: Any, **kwargs: Any) -> None:
-        super().postprocess_sampled(*args, **kwargs)
+        self._update_what_is_asked_for(*args, **kwargs)
         if self.read_back is not None:
             self.read_back.set_aside(self.req_states.num_computed_tokens.gpu)
 
