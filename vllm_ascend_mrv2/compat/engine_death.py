@@ -9,12 +9,8 @@ Core versions: 0.30 to 0.33. Goes when core's server exits with another code by 
 
 from __future__ import annotations
 
-import importlib
 from typing import Any
 
-_LAUNCHER = "vllm.entrypoints.launchers.launcher"
-# The error handler holds the same function by from-import.
-_HANDLER = "vllm.entrypoints.serve.exception_handling.handlers.vllm_error"
 _original: Any = None
 
 
@@ -27,7 +23,9 @@ def install() -> None:
     global _original
     if _original is not None:
         return
-    original = importlib.import_module(_LAUNCHER).terminate_if_errored
+    from vllm.entrypoints.launchers import launcher  # here: a start-up without a server has no use
+
+    original = launcher.terminate_if_errored
 
     def terminate_if_errored(server: Any, engine: Any) -> None:
         was_ending = server.should_exit
@@ -48,8 +46,11 @@ def uninstall() -> None:
 
 
 def _bind(function: Any) -> None:
-    for name in (_LAUNCHER, _HANDLER):
-        importlib.import_module(name).terminate_if_errored = function  # type: ignore[attr-defined]
+    from vllm.entrypoints.launchers import launcher
+    from vllm.entrypoints.serve.exception_handling.handlers import vllm_error
+
+    launcher.terminate_if_errored = function
+    vllm_error.terminate_if_errored = function  # which has it by from-import
 
 
 def _fail_at_end(server: Any) -> None:

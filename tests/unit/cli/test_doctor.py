@@ -325,7 +325,8 @@ def test_a_symbol_that_the_installed_core_lacks(environment: Environment) -> Non
         "problem",
         "vllm.v1.worker.utils:request_memory: expected a function that can be called as "
         "request_memory(_, _, _), found nothing",
-        "install a verified set; who ports to this core begins at vllm_ascend_mrv2/worker.py",
+        "install a verified set; who ports to this core begins at "
+        "vllm_ascend_mrv2/compat/worker_startup.py",
     )
 
 

@@ -65,12 +65,12 @@ def test_combine_sampled_and_draft_tokens(
     check.same(f"{CORE}.combine_sampled_and_draft_tokens", *combine_arguments(batch, max_drafts, 1))
 
 
-def test_diffusion_is_refused_by_name(check: KernelCheck) -> None:
+@given(batch=batches())
+def test_diffusion_is_refused_by_name(check: KernelCheck, batch: Batch) -> None:
     from vllm.v1.worker.gpu.input_batch import combine_sampled_and_draft_tokens
 
     from vllm_ascend_mrv2.kernels.errors import NotReplacedError
 
-    batch = batches().example()
     with pytest.raises(NotReplacedError, match=r"^diffusion"):
         combine_sampled_and_draft_tokens(*check.place(combine_arguments(batch, 0, 0)))
 
