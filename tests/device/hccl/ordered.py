@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from tests.device.hazards.harness import findings
-from tests.device.hccl.programs import CAPTURES
+from tests.device.hccl.programs import capture
 from tests.device.hccl.world import Rank
 from tests.helpers.emulated import acl
 
@@ -92,9 +92,8 @@ def one_communicator_on_two_streams(rank: Rank, is_waited_for: bool) -> list[dic
     rank.group.allreduce([first]).wait()
     torch.npu.synchronize()
     graph = torch.npu.NPUGraph()
-    with CAPTURES, torch.npu.graph(graph):
+    with capture(graph):
         rank.group.allreduce([first]).wait()
-    rank.meet(f"captured {_rounds(rank)}")
     other = torch.npu.Stream()
     graph.replay()
     if is_waited_for:

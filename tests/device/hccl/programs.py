@@ -3,7 +3,8 @@
 
 from __future__ import annotations
 
-import threading
+import contextlib
+from collections.abc import Iterator
 
 import torch
 import torch.distributed as dist
@@ -18,7 +19,20 @@ OPERATIONS = {
 }
 
 
-CAPTURES = threading.Lock()
+@contextlib.contextmanager
+def capture(graph: torch.npu.NPUGraph) -> Iterator[None]:
+    """As `torch.npu.graph`, for ranks that are threads.
+
+    That one empties the cache first, which waits for every device of the process and holds the
+    interpreter meanwhile: a collective that another thread has yet to submit would never end.
+    """
+    torch.npu.synchronize()
+    with torch.npu.stream(torch.npu.Stream()):
+        graph.capture_begin(capture_error_mode="thread_local")
+        try:
+            yield
+        finally:
+            graph.capture_end()
 
 
 def values(rank: int, count: int, dtype: torch.dtype) -> torch.Tensor:
@@ -145,14 +159,12 @@ def replays(rank: Rank, steps: int) -> list[torch.Tensor]:
     whole = torch.empty(64 * rank.ranks, device=rank.device)
     rank.group.allreduce([inputs]).wait()  # the communicator is made here
     torch.npu.synchronize()
-    graph, stream = torch.npu.NPUGraph(), torch.npu.Stream()
-    # One at a time in a process: a capture begins by waiting for all its devices.
-    with CAPTURES, torch.npu.graph(graph, stream=stream):
+    graph = torch.npu.NPUGraph()
+    with capture(graph):
         summed = inputs * 2
         rank.group.allreduce([summed]).wait()
         rank.group._allgather_base(whole, summed + rank.rank).wait()
         result = whole + 1
-    rank.meet("captured")
     seen = []
     for step in range(steps):
         inputs.copy_(values(rank.rank + 10 * step, 64, torch.float32))

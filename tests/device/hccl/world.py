@@ -12,6 +12,7 @@ each set of the emulator's variables, which are read while torch is imported.
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import functools
 import gc
 import os
@@ -35,6 +36,7 @@ import torch.distributed as dist
 START_S = 120
 RUN_S = 120
 DEVICES = 4
+PR_SET_PDEATHSIG = 1
 
 Program = Callable[..., Any]
 
@@ -62,7 +64,9 @@ class Rank:
     def meet(self, name: str) -> None:
         """Wait, on the host, until all ranks have come here."""
         self.store.add(name, 1)
+        until = time.monotonic() + RUN_S / 2
         while self.store.add(name, 0) < self.ranks:
+            assert time.monotonic() < until, f"not all ranks came to {name!r}"
             time.sleep(0.01)
 
 
@@ -119,6 +123,7 @@ def _nursery(connection: Connection, environment: dict[str, str]) -> None:
             arguments, variables = connection.recv()
             child = os.fork()
             if child == 0:
+                ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)  # a hung one ends with us
                 connection.close()
                 os.environ.update(variables)
                 try:
