@@ -35,6 +35,7 @@ def inputs(asked: list[list[int]]) -> list[dict[str, list[int]]]:
     return [{"prompt_token_ids": prompt} for prompt in asked]
 
 
+@pytest.mark.long
 def test_a_sentence_encoder(oracle: CoreOracle) -> None:  # noqa: F811
     """all-MiniLM-L6-v2: attention in both directions, without a KV cache."""
     checkpoint = minilm_checkpoint()

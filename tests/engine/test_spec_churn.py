@@ -87,6 +87,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("speculation")
 
 
+@pytest.mark.long
 def test_a_draft_model_s_lengths_and_slots(folder: Path) -> None:
     run(folder, "draft_model", k=3, steps=300, async_scheduling=True, eager=True, seed=1)
 

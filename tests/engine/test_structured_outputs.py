@@ -18,7 +18,7 @@ from tests.engine.conftest import ServerPool
 from tests.engine.schemas import BROKEN, growing
 from tests.engine.server import MODEL_NAME, Server, ServerSpec
 
-CASE = Case("qwen3")
+CASE = Case("qwen3", is_tight=True)
 SOME = tuple(range(0, 60, 6))
 ALL = tuple(range(200))
 ROOM_TOKENS = 2048  # a byte is a token, and the largest answer has about a thousand

@@ -22,10 +22,14 @@ MAX_MODEL_LEN = 64
 def _on_cpu_only() -> None:
     """In the oracle's process: host tables without a device, and top-k by torch (as on the NPU)."""
     import vllm.platforms
+    from vllm.platforms.interface import UnspecifiedPlatform
     from vllm.v1.sample.ops import topk_topp_sampler
     from vllm.v1.worker.gpu import buffer_utils
 
-    vllm.platforms.current_platform = SimpleNamespace(device_type="cpu", is_cpu=lambda: False)
+    class Host(UnspecifiedPlatform):
+        device_type = "cpu"
+
+    vllm.platforms.current_platform = Host()
     buffer_utils.is_uva_available = lambda: False
     topk_topp_sampler.HAS_TRITON = False
 

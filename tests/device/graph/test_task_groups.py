@@ -209,6 +209,7 @@ def test_misuse_of_groups_and_updates(attention: Attention) -> None:
     with torch.npu.stream(update):
         attention.run(lengths_of(2), attention.out)
     torch.npu.graph_task_update_end(update)
+    torch.npu.synchronize()  # the replay is on another stream
     graph.replay()
     torch.npu.synchronize()
     assert torch.equal(attention.result.cpu(), attention.eager(lengths_of(2)))
