@@ -34,13 +34,13 @@ def offline(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
         yield
 
 
-def evaluate(model: str, **arguments: Any) -> dict[str, Any]:
+def evaluate(kind: str, /, **arguments: Any) -> dict[str, Any]:
     """lm-eval's results and samples of both tasks."""
     from lm_eval import simple_evaluate
     from lm_eval.tasks import TaskManager
 
     return simple_evaluate(
-        model=model,
+        model=kind,
         model_args=arguments,
         tasks=list(METRICS),
         task_manager=TaskManager(include_path=str(HERE), include_defaults=False),

@@ -30,7 +30,7 @@ ROOT = HERE.parents[1]
 BUILD = ROOT / "build" / "upstream"
 TIMEOUT_S = 120  # of one test
 _ABOUT_MRV2 = re.compile(
-    r"\bvllm\.v1\.worker\.gpu(\.|\s+import\b|[\"'])|vllm\.v1\.worker import gpu"
+    r"\bvllm\.v1\.worker\.gpu(\.|\s+import\b|[\"'])|vllm\.v1\.worker import gpu\b"
 )
 
 
