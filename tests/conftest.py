@@ -61,6 +61,14 @@ def pytest_configure(config: pytest.Config) -> None:
         pytest.exit(f"libascendcl.so is there but is not the emulator's. {HOW_TO}", 4)
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Kernel tests on one worker: core's kernels, which they ask, take seconds to start."""
+    for item in items:
+        if item.path.parent.name == "kernels":
+            item.add_marker(pytest.mark.xdist_group("kernels"))
+
+
 def pytest_collection_finish() -> None:
     """Leave torch and vLLM, imported by now, out of every later collection: it saves CPU time."""
     gc.freeze()
