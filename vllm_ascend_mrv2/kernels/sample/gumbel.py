@@ -214,7 +214,7 @@ def gumbel_sample(
     if logits_cache is not None:
         assert logits_cache_col is not None
         assert logits_cache.shape[-1] >= logits.shape[1], (
-            f"a cache of {logits_cache.shape[-1]} logits cannot keep {logits.shape[1]}"
+            f"a cache of {logits_cache.shape[-1]} logits is narrower than {logits.shape[1]}"
         )
         source = logits if logits_cache_source is None else logits_cache_source
         _keep_logits(logits_cache, logits_cache_col, expanded_idx_mapping, source)
