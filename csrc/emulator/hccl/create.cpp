@@ -1,8 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "hccl/create.h"
 
+#include <unistd.h>
+
 #include <cstddef>
 #include <cstring>
+#include <mutex>
+#include <thread>
 
 #include "hccl/result.h"
 #include "hccl/settings.h"
@@ -45,6 +49,20 @@ HcclResult current_device(const char* api, int* index, int* physical) {
   return HCCL_SUCCESS;
 }
 
+// torch_npu 2.13 keeps what it has to destroy at exit in a container without a lock
+// (NpuSysCtrl::RegisterReleaseFn), right after it has got a communicator: ranks that are threads of
+// one process would corrupt it. They get theirs one after the other.
+void let_the_caller_return_alone(Segment& segment, uint32_t rank) {
+  constexpr auto kHeadStart = std::chrono::milliseconds(2);
+  static std::mutex one_at_a_time;
+  for (uint32_t other = 0; other < segment.ranks(); ++other) {
+    if (other == rank || segment.cell(other).process != getpid()) continue;
+    std::lock_guard lock(one_at_a_time);
+    std::this_thread::sleep_for(kHeadStart);
+    return;
+  }
+}
+
 }  // namespace
 
 HcclResult create(const char* api, Party party, const HcclCommConfig* config,
@@ -67,6 +85,7 @@ HcclResult create(const char* api, Party party, const HcclCommConfig* config,
                               std::to_string(party.ranks) + " of communicator '" + name +
                               "': " + why);
   }
+  let_the_caller_return_alone(*segment, party.rank);
   *communicator = communicators().insert(std::make_shared<Communicator>(
       Communicator::Identity{std::move(name), party.rank, device, party.address, party.key,
                              exec_timeout_in(config)},
