@@ -24,7 +24,11 @@ from tests.helpers.core_oracle import CoreOracle
 from tests.helpers.emulated import counters, reset_counters
 from tests.helpers.kernel_fixtures import oracle  # noqa: F401
 
-pytestmark = [pytest.mark.long, pytest.mark.xdist_group("lora")]
+pytestmark = [
+    pytest.mark.skip(reason="LoRA is refused until adapters are copied by waiting copies"),
+    pytest.mark.long,
+    pytest.mark.xdist_group("lora"),
+]
 
 ADAPTERS = {
     1: Adapter(seed=1, rank=8, alpha=16, targets=(*ATTENTION, *MLP)),
