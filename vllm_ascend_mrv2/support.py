@@ -265,7 +265,7 @@ REFUSALS: tuple[Refusal, ...] = (
     Refusal(
         "LoRA",
         _given("lora_config", "LoRA adapters"),
-        "core copies adapters from memory that is not pinned without waiting for the copy, which the "
+        "core copies adapters without waiting from memory that is not pinned, which the "
         "order checker finds",
         "start without --enable-lora, or merge the adapter into the model",
     ),
