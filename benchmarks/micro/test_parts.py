@@ -10,8 +10,9 @@ import pytest
 import torch
 from pytest_benchmark.fixture import BenchmarkFixture
 
+from tests.unit.test_step_rule import STEADY
 from vllm_ascend_mrv2.attention.plan import padded_decode_lens
-from vllm_ascend_mrv2.graph.step_graphs import StepFacts, decide_step
+from vllm_ascend_mrv2.graph.step_graphs import decide_step
 from vllm_ascend_mrv2.kernels import buffer_utils
 from vllm_ascend_mrv2.kernels.sample import gumbel
 from vllm_ascend_mrv2.runner.seq_lens import SeqLensMirror
@@ -80,20 +81,7 @@ def test_lengths_for_a_replay(benchmark: BenchmarkFixture, batch: int) -> None:
 
 
 def test_the_rule_of_a_step(benchmark: BenchmarkFixture) -> None:
-    facts = StepFacts(
-        num_requests=8,
-        largest_size=32,
-        has_new_requests=False,
-        has_drafts=False,
-        has_grammar=False,
-        all_one_token=True,
-        all_past_prefill=True,
-        needs_logits_processing=False,
-        needs_logprobs=False,
-        counts_nans=False,
-        any_random=False,
-    )
-    assert benchmark(decide_step, facts).sampling is not None
+    assert benchmark(decide_step, STEADY).sampling is not None
 
 
 def test_the_seed_of_a_request(benchmark: BenchmarkFixture) -> None:

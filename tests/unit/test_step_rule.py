@@ -51,7 +51,7 @@ def test_the_table_covers_every_fact() -> None:
 def test_only_a_steady_step_is_one_graph() -> None:
     choices = [(getattr(STEADY, name), *values) for name, values in AGAINST.items()]
     rows = [
-        StepFacts(*row, any_random=is_random)
+        StepFacts(**dict(zip(AGAINST, row, strict=True)), any_random=is_random)
         for row in itertools.product(*choices)
         for is_random in (False, True)
     ]
