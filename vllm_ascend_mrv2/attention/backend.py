@@ -19,10 +19,8 @@ from vllm.utils.torch_utils import get_dtype_size
 from vllm.v1.attention.backend import (
     AttentionBackend,
     AttentionCGSupport,
-    AttentionImpl,
     AttentionLayer,
     AttentionMetadataBuilder,
-    AttentionType,
     CommonAttentionMetadata,
     MultipleOf,
 )
@@ -30,7 +28,7 @@ from vllm.v1.kv_cache_interface import AttentionSpec, KVCacheSpec
 from vllm.v1.kv_cache_layout import KVCacheLayout
 
 from vllm_ascend_mrv2.attention.fia import FiaCall, attend
-from vllm_ascend_mrv2.attention.options import refuse_options
+from vllm_ascend_mrv2.attention.layer import FiaLayer
 from vllm_ascend_mrv2.attention.plan import FiaPlan, HostSeqLens, make_captured_plan, make_fia_plan
 
 # FIA: the block size of a paged KV cache is a multiple of 16 (CANN operator documentation).
@@ -146,28 +144,8 @@ class AscendAttentionMetadataBuilder(AttentionMetadataBuilder[FiaPlan]):
         )
 
 
-class AscendAttentionImpl(AttentionImpl[FiaPlan]):
+class AscendAttentionImpl(FiaLayer[FiaPlan]):
     """One attention layer: writes its K and V to the cache, then runs FIA over it."""
-
-    def __init__(
-        self,
-        num_heads: int,
-        head_size: int,
-        scale: float,
-        num_kv_heads: int | None = None,
-        alibi_slopes: list[float] | None = None,
-        sliding_window: int | None = None,
-        kv_cache_dtype: str = "auto",
-        logits_soft_cap: float | None = None,
-        attn_type: str = AttentionType.DECODER,
-        kv_sharing_target_layer_name: str | None = None,
-    ) -> None:
-        refuse_options(alibi_slopes, sliding_window, logits_soft_cap, kv_sharing_target_layer_name)
-        self.num_heads = num_heads
-        self.head_size = head_size
-        self.scale = float(scale)
-        self.num_kv_heads = num_kv_heads or num_heads
-        self.kv_cache_dtype = kv_cache_dtype
 
     def forward(
         self,

@@ -16,7 +16,6 @@ from vllm.config import VllmConfig
 from vllm.v1.attention.backend import (
     AttentionBackend,
     AttentionCGSupport,
-    AttentionImpl,
     AttentionLayer,
     AttentionMetadataBuilder,
     AttentionType,
@@ -24,7 +23,7 @@ from vllm.v1.attention.backend import (
 )
 from vllm.v1.kv_cache_interface import AttentionSpec
 
-from vllm_ascend_mrv2.attention.options import refuse_options
+from vllm_ascend_mrv2.attention.layer import FiaLayer
 from vllm_ascend_mrv2.attention.plan import PlanError
 
 SPARSE_NONE = 0  # FIA sparse_mode without a mask: full attention
@@ -97,28 +96,8 @@ class AscendEncoderMetadataBuilder(AttentionMetadataBuilder[EncoderPlan]):
         return EncoderPlan(starts[1:].tolist())
 
 
-class AscendEncoderImpl(AttentionImpl[EncoderPlan]):
+class AscendEncoderImpl(FiaLayer[EncoderPlan]):
     """One attention layer of an encoder."""
-
-    def __init__(
-        self,
-        num_heads: int,
-        head_size: int,
-        scale: float,
-        num_kv_heads: int | None = None,
-        alibi_slopes: list[float] | None = None,
-        sliding_window: int | None = None,
-        kv_cache_dtype: str = "auto",
-        logits_soft_cap: float | None = None,
-        attn_type: str = AttentionType.ENCODER_ONLY,
-        kv_sharing_target_layer_name: str | None = None,
-    ) -> None:
-        refuse_options(alibi_slopes, sliding_window, logits_soft_cap, kv_sharing_target_layer_name)
-        self.num_heads = num_heads
-        self.head_size = head_size
-        self.scale = float(scale)
-        self.num_kv_heads = num_kv_heads or num_heads
-        self.kv_cache_dtype = kv_cache_dtype
 
     def forward(
         self,

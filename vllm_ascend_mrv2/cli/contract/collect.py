@@ -103,6 +103,16 @@ class OwnModule:
         return {n.name: n for n in self.tree.body if isinstance(n, ast.ClassDef)}
 
     @cached_property
+    def imports(self) -> dict[str, Target]:
+        """What top-level names are, of those that come from vLLM and from this package."""
+        found: dict[str, Target] = {}
+        for node in self.tree.body:
+            if isinstance(node, ast.ImportFrom) and _is_known(node.module or ""):
+                for alias in node.names:
+                    found[alias.asname or alias.name] = Target(node.module or "", (alias.name,))
+        return found
+
+    @cached_property
     def constants(self) -> dict[str, Any]:
         """Top-level names whose value is written out: strings, tuples, dicts."""
         found: dict[str, Any] = {}
@@ -122,6 +132,11 @@ class OwnModule:
             init = own.get("__init__")
             return shown(without_first(signature(init))) if init else ""
         return shown(signature(self.functions[name])) if name in self.functions else ""
+
+
+def _is_known(module: str) -> bool:
+    """Whether it is vLLM's or ours."""
+    return module.partition(".")[0] in ("vllm", PACKAGE)
 
 
 def fold(node: ast.AST, names: Mapping[str, Any]) -> Any:
@@ -148,12 +163,14 @@ class _Uses(ast.NodeVisitor):
     def __init__(
         self,
         module: OwnModule,
+        package: Package,
         extra_bases: Mapping[str, list[Target]] | None = None,
         stand_ins: Mapping[str, Target] | None = None,
     ) -> None:
         """extra_bases: of classes that are mixed in. stand_ins: functions that stand for methods of
         vLLM, and the instance that their first parameter is."""
         self.module = module
+        self.package = package
         self.extra_bases = extra_bases or {}
         self.stand_ins = stand_ins or {}
         self.uses: list[Use] = []
@@ -174,7 +191,7 @@ class _Uses(ast.NodeVisitor):
 
     def visit_ImportFrom(self, node: ast.ImportFrom) -> None:
         module = node.module or ""
-        if module.partition(".")[0] in ("vllm", PACKAGE):
+        if _is_known(module):
             for alias in node.names:
                 target = Target(module, (alias.name,))
                 self.scopes[-1][alias.asname or alias.name] = target
@@ -186,7 +203,7 @@ class _Uses(ast.NodeVisitor):
         if not path:
             return self._through_super(node)
         if len(path) > 1 and path[0] in ("self", "cls") and path[1] not in HELD:
-            if self.owners and path[1] not in self.own_methods(self.owners[-1:]):
+            if self.owners and path[1] not in self.own_methods(self.owners[-1]):
                 return [base.then(*path[1:]) for base in self.core_bases(self.owners[-1])]
             return []
         if path[0] == "self":
@@ -236,7 +253,7 @@ class _Uses(ast.NodeVisitor):
         self.owners.append(node.name)
         self.scopes.append({})
         for base in self.core_bases(node.name):
-            own = " ".join(sorted(self.own_members([node.name])))
+            own = " ".join(sorted(self.own_members(node.name)))
             self.add(replace(base, instance_of=0), "subclass", own)
             for line in node.body:
                 if isinstance(line, _FUNCTIONS):
@@ -267,35 +284,42 @@ class _Uses(ast.NodeVisitor):
 
     visit_AsyncFunctionDef = visit_FunctionDef  # noqa: N815
 
+    def own_classes(self, name: str) -> Iterator[tuple[OwnModule, ast.ClassDef]]:
+        """A class of this module and those of this package that it derives from, with theirs."""
+        return self.package.lineage(self.module, name)
+
     def core_bases(self, name: str) -> list[Target]:
-        """The classes of vLLM that a class of this module derives from, over others of it too."""
-        node = self.module.classes.get(name)
-        found = [*self.extra_bases.get(name, ())]
-        for base in node.bases if node else ():
-            path = dotted(base)
-            target = self.scopes[0].get(path[0]) if path else None
-            if target is not None and target.module.partition(".")[0] == "vllm":
-                found.append(target.then(*path[1:]).instance)
-            elif len(path) == 1 and path[0] != name:
-                found += self.core_bases(path[0])
+        """The classes of vLLM that a class of this module derives from, over others of ours too."""
+        found: list[Target] = []
+        for module, node in self.own_classes(name):
+            if module is self.module:
+                found += self.extra_bases.get(node.name, ())
+            for base in node.bases:
+                path = dotted(base)
+                target = module.imports.get(path[0]) if path else None
+                if target is not None and target.module.partition(".")[0] == "vllm":
+                    found.append(target.then(*path[1:]).instance)
         return found
 
-    def own_methods(self, owners: list[str]) -> set[str]:
-        """The methods of classes of this module and of their bases in it."""
-        names: set[str] = set()
-        for node in filter(None, map(self.module.classes.get, owners)):
-            names |= {line.name for line in node.body if isinstance(line, _FUNCTIONS)}
-            names |= self.own_methods([p[0] for b in node.bases if len(p := dotted(b)) == 1])
-        return names
+    def own_methods(self, name: str) -> set[str]:
+        """The methods of a class of this module and of those of ours that it derives from."""
+        return {
+            line.name
+            for _, node in self.own_classes(name)
+            for line in node.body
+            if isinstance(line, _FUNCTIONS)
+        }
 
-    def own_members(self, owners: list[str]) -> set[str]:
+    def own_members(self, name: str) -> set[str]:
         """The same with what is assigned in the classes' bodies."""
-        names = self.own_methods(owners)
-        for node in filter(None, map(self.module.classes.get, owners)):
-            bound = (target for line in node.body for target in targets(line))
-            names |= {target.id for target in bound if isinstance(target, ast.Name)}
-            names |= self.own_members([p[0] for b in node.bases if len(p := dotted(b)) == 1])
-        return names
+        bound = {
+            target.id
+            for _, node in self.own_classes(name)
+            for line in node.body
+            for target in targets(line)
+            if isinstance(target, ast.Name)
+        }
+        return self.own_methods(name) | bound
 
     # -- rebinding by assignment
 
@@ -369,10 +393,23 @@ class Package:
         stand_ins = self.stand_ins()
         for name, module in self.modules.items():
             extra = {"_FusedRotary": self.rotary_classes()} if "rotary" in name else {}
-            visitor = _Uses(module, extra, stand_ins.get(name))
+            visitor = _Uses(module, self, extra, stand_ins.get(name))
             visitor.visit(module.tree)
             yield from visitor.uses
         yield from self.tables()
+
+    def lineage(self, module: OwnModule, name: str) -> Iterator[tuple[OwnModule, ast.ClassDef]]:
+        """A class of one of our modules, then all of ours that it derives from, in any of them."""
+        if (node := module.classes.get(name)) is None:
+            return
+        yield module, node
+        for base in node.bases:
+            path = dotted(base)
+            target = module.imports.get(path[0]) if path else None
+            if target is not None and (own := self._own(target.then(*path[1:]))) is not None:
+                yield from self.lineage(self.modules[own[0]], own[1])
+            elif len(path) == 1 and path[0] != name:
+                yield from self.lineage(module, path[0])
 
     def stand_ins(self) -> dict[str, dict[str, Target]]:
         """Module of ours -> function in it -> the instance of vLLM that it gets first.
@@ -462,7 +499,7 @@ class Package:
     def _entries(
         self, module: OwnModule, scope: Function, node: ast.Dict, names: Mapping[str, Any]
     ) -> Iterator[tuple[str, Target | None]]:
-        visitor = _Uses(module)
+        visitor = _Uses(module, self)
         for line in (*module.tree.body, *scope.body):
             if isinstance(line, ast.ImportFrom):
                 visitor.visit_ImportFrom(line)
