@@ -10,6 +10,7 @@ import ctypes
 import gc
 import json
 import os
+import subprocess
 from collections import Counter, defaultdict
 from datetime import UTC, datetime
 from importlib.metadata import version
@@ -30,6 +31,15 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--results", metavar="FILE", help="add the outcomes to this JSON, by file")
 
 
+def _commit() -> str:
+    """The checkout's, "" where there is none."""
+    asked = ("git", "-C", str(Path(__file__).parent), "rev-parse", "--short", "HEAD")
+    try:
+        return subprocess.run(asked, capture_output=True, text=True).stdout.strip()
+    except OSError:
+        return ""
+
+
 def pytest_terminal_summary(
     terminalreporter: pytest.TerminalReporter, config: pytest.Config
 ) -> None:
@@ -45,6 +55,7 @@ def pytest_terminal_summary(
     known["versions"] = {dist: version(dist) for dist in ("vllm", "torch", "torch-npu")}
     known["command"] = os.environ.get("RESULTS_OF", "")
     known["on"] = f"{datetime.now(UTC):%Y-%m-%d}"
+    known["commit"] = _commit()
     files = known.get("files", {}) | {file: dict(counts) for file, counts in by_file.items()}
     known["files"] = dict(sorted(files.items()))
     path.parent.mkdir(parents=True, exist_ok=True)

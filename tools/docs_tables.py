@@ -88,14 +88,15 @@ def dtypes() -> str:
 
 
 def _results(core: str) -> tuple[str, str]:
-    """What the engine tests gave on that core: in words, and the command with its date."""
+    """What the engine tests gave on that core: in words; the command, its date, our commit."""
     path = RESULTS / f"core-{core}.json"
     if not path.is_file():
         return "", ""
     data = json.loads(path.read_text(encoding="utf-8"))
     total: Counter[str] = sum((Counter(counts) for counts in data["files"].values()), Counter())
     words = ", ".join(f"{count} {outcome}" for outcome, count in total.items())
-    return f"{words} in {len(data['files'])} files", f"`{data['command']}`, {data['on']}"
+    run = f"`{data['command']}`, {data['on']}, at {data['commit']}"
+    return f"{words} in {len(data['files'])} files", run
 
 
 def cores() -> str:

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 import re
 from pathlib import Path
 from types import ModuleType
@@ -44,6 +45,21 @@ def test_tables_have_what_the_code_has(tables: ModuleType) -> None:
         assert f"| {refusal.feature} | {refusal.why} | {refusal.instead} |" in tables.refusals()
     for pin in pins.cores():
         assert f"| vLLM {pin.vllm} | {pin.torch} | {pin.status}: " in tables.cores()
+
+
+@pytest.mark.parametrize("pin", pins.cores(), ids=lambda pin: pin.vllm)
+def test_results_are_those_that_a_core_is_verified_by(pin: pins.CorePin) -> None:
+    """Of the whole lane, with nothing failed; the reference's are those of `make test` itself."""
+    path = ROOT / "docs" / "results" / f"core-{pin.vllm}.json"
+    if pin.status != "verified" or (pin == pins.reference() and not path.exists()):
+        return
+    results = json.loads(path.read_text(encoding="utf-8"))
+    assert pin.verified == f"{results['on']} by {results['command']}"
+    found = {name: pins.public(version) for name, version in results["versions"].items()}
+    assert found == pin.versions
+    outcomes = {outcome for counts in results["files"].values() for outcome in counts}
+    assert outcomes <= {"passed", "skipped"}
+    assert "tests/engine/test_exactness.py" in results["files"]
 
 
 def test_every_page_is_in_the_navigation() -> None:
