@@ -139,6 +139,20 @@ def _on_several_devices(config: Any) -> bool:
     return world * _path(config, "parallel_config.data_parallel_size", 1) > 1
 
 
+def _lora_with(config: Any) -> str | None:
+    if not _path(config, "lora_config"):
+        return None
+    for is_asked, what in (
+        (_path(config, "model_config.is_moe"), "a mixture-of-experts model"),
+        (_path(config, "model_config.runner_type") == "pooling", "a pooling model"),
+        (_on_several_devices(config), "several devices"),
+        (_path(config, "speculative_config"), "speculative decoding"),
+    ):
+        if is_asked:
+            return f"LoRA adapters with {what}"
+    return None
+
+
 def _embeds_or_pooling_with(config: Any) -> str | None:
     speculates = _path(config, "speculative_config")
     if not (speculates or _on_several_devices(config)):
@@ -263,10 +277,9 @@ REFUSALS: tuple[Refusal, ...] = (
         "give num_speculative_tokens alone",
     ),
     Refusal(
-        "LoRA",
-        _given("lora_config", "LoRA adapters"),
-        "core copies adapters without waiting from memory that is not pinned, which the "
-        "order checker finds",
+        "LoRA with MoE or pooling models, several devices or speculative decoding",
+        _lora_with,
+        "adapters are verified on dense generative models on one device only, and without drafts",
         "start without --enable-lora, or merge the adapter into the model",
     ),
     Refusal(

@@ -17,6 +17,7 @@ from vllm.v1.worker.gpu_worker import Worker, init_worker_distributed_environmen
 from vllm.v1.worker.worker_base import CompilationTimes
 
 from vllm_ascend_mrv2.compat import (
+    adapter_weights,
     bert_token_types,
     kernel_registry,
     kernel_warmup,
@@ -102,6 +103,8 @@ class NPUWorker(Worker):
     def _make_model_runner(self) -> AscendModelRunner:
         if self.model_config.runner_type == "pooling":
             bert_token_types.install()
+        if self.vllm_config.lora_config is not None:
+            adapter_weights.install()
         return AscendModelRunner(self.vllm_config, self.device)
 
     def determine_available_memory(self) -> int:

@@ -12,6 +12,7 @@ from safetensors.numpy import load_file, save_file
 
 ATTENTION = ("q_proj", "k_proj", "v_proj", "o_proj")
 MLP = ("gate_proj", "up_proj", "down_proj")
+VOCABULARY = ("embed_tokens", "lm_head")
 
 
 @dataclass(frozen=True)
@@ -24,12 +25,15 @@ class Adapter:
     targets: tuple[str, ...]
 
     def products(self, base: Path) -> dict[str, tuple[np.ndarray, np.ndarray]]:
-        """Name of each changed weight [out, in] of `base` -> A [rank, in], B [out, rank]."""
+        """Name of each changed weight [out, in] of `base` -> A [rank, in], B [out, rank].
+
+        Of an embedding [vocabulary, hidden] the table's transpose is the weight, as PEFT has it.
+        """
         rng = np.random.default_rng(self.seed)
         made = {}
         for name, weight in sorted(load_file(base / "model.safetensors").items()):
             if name.split(".")[-2] in self.targets:
-                rows, columns = weight.shape
+                rows, columns = weight.T.shape if _is_embedding(name) else weight.shape
                 a = rng.standard_normal((self.rank, columns)) / np.sqrt(columns)
                 b = rng.standard_normal((rows, self.rank)) / np.sqrt(self.rank)
                 made[name] = a.astype(np.float32), b.astype(np.float32)
@@ -50,8 +54,9 @@ class Adapter:
         tensors = {}
         for name, (a, b) in self.products(base).items():
             module = f"base_model.model.{name.removesuffix('.weight')}"
-            tensors[f"{module}.lora_A.weight"] = a
-            tensors[f"{module}.lora_B.weight"] = b
+            form = ".lora_embedding_{}" if _is_embedding(name) else ".lora_{}.weight"
+            tensors[module + form.format("A")] = a
+            tensors[module + form.format("B")] = b
         save_file(tensors, folder / "adapter_model.safetensors")
         return folder
 
@@ -63,6 +68,11 @@ class Adapter:
                 (folder / path.name).write_bytes(path.read_bytes())
         weights = load_file(base / "model.safetensors")
         for name, (a, b) in self.products(base).items():
-            weights[name] = weights[name] + np.float32(self.alpha / self.rank) * (b @ a)
+            added = np.float32(self.alpha / self.rank) * (b @ a)
+            weights[name] = weights[name] + (added.T if _is_embedding(name) else added)
         save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
         return folder
+
+
+def _is_embedding(name: str) -> bool:
+    return name.endswith("embed_tokens.weight")

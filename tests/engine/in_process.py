@@ -42,7 +42,8 @@ def engine(checkpoint: Path, **arguments: Any) -> Iterator[Any]:
             llm.llm_engine.engine_core.engine_core.shutdown()
     # Core's tables and ours; not the weights, the KV cache (7 MB here) or a graph's memory, which
     # the next engine of this process would see come back while it measures.
-    assert torch.npu.memory_allocated() < 16 << 20
+    left_bytes = torch.npu.memory_allocated()
+    assert left_bytes < 16 << 20, f"{left_bytes >> 20} MiB of the device are still held"
 
 
 @contextmanager

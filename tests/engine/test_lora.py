@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """LoRA adapters per request are what the same adapters merged into the weights are, in float32.
 
-Several in one batch and with requests without one; more than fit at once; eagerly and with graphs.
+Several in one batch and with requests without one; more than fit at once; of every layer that can
+have one; eagerly and with graphs. Loaded and unloaded while the server runs.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import httpx
 import pytest
 
 from tests.engine import in_process
-from tests.engine.adapters import ATTENTION, MLP, Adapter
+from tests.engine.adapters import ATTENTION, MLP, VOCABULARY, Adapter
 from tests.engine.conftest import ServerPool
 from tests.engine.core_semantics import assert_core_s
 from tests.engine.server import MODEL_NAME, ServerSpec
@@ -24,16 +25,12 @@ from tests.helpers.core_oracle import CoreOracle
 from tests.helpers.emulated import counters, reset_counters
 from tests.helpers.kernel_fixtures import oracle  # noqa: F401
 
-pytestmark = [
-    pytest.mark.skip(reason="LoRA is refused until adapters are copied by waiting copies"),
-    pytest.mark.long,
-    pytest.mark.xdist_group("lora"),
-]
+pytestmark = [pytest.mark.long, pytest.mark.xdist_group("lora")]
 
 ADAPTERS = {
     1: Adapter(seed=1, rank=8, alpha=16, targets=(*ATTENTION, *MLP)),
     2: Adapter(seed=2, rank=3, alpha=4, targets=("q_proj", "down_proj")),
-    3: Adapter(seed=3, rank=16, alpha=16, targets=("v_proj", "o_proj", "up_proj")),
+    3: Adapter(seed=3, rank=16, alpha=16, targets=("v_proj", "o_proj", *VOCABULARY)),
 }
 ASKED = ({"temperature": 0.0}, {"temperature": 0.9, "seed": 5}, {"temperature": 0.9, "top_k": 20})
 

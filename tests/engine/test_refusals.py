@@ -117,9 +117,9 @@ ASKS = (
         speculation(**NGRAM, num_speculative_tokens_per_batch_size=[[1, 4, 2], [5, 999, 1]]),
     ),
     Ask(
-        "LoRA",
-        "LoRA adapters",
-        ("--enable-lora",),
+        "LoRA with MoE or pooling models, several devices or speculative decoding",
+        "LoRA adapters with a pooling model",
+        ("--enable-lora", "--runner", "pooling"),
     ),
     Ask(
         "prompt embeddings and pooling models with several devices or speculative decoding",

@@ -207,6 +207,8 @@ class AscendModelRunner(GPUModelRunner):
             return
         forget_runner()
         self.step_graphs = None
+        if self.lora_config is not None and hasattr(self, "lora_manager"):
+            del self.lora_manager  # it holds the model and the adapters' slots
         super().shutdown()
 
     # -- requests -----------------------------------------------------------------------------

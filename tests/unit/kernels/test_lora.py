@@ -11,9 +11,11 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from tests.helpers.kernel_check import KernelCheck
 from tests.helpers.launches import Launches
+from vllm_ascend_mrv2.compat import adapter_weights
 
 SLOTS, RANK, WIDTH, VOCAB = 3, 4, 24, 50
 IDS = [7, None, 9]  # adapter 7 is in slot 0, adapter 9 in slot 2
@@ -114,3 +116,57 @@ def test_what_belongs_to_a_classification_head_is_refused(check: KernelCheck) ->
     nothing: Any = None
     with pytest.raises(NotImplementedError, match="modules_to_save"):
         made(check, [7], [7]).apply_lora_full_linear(nothing, nothing, nothing, nothing, nothing)
+
+
+class _Copies(TorchDispatchMode):
+    """(source, target) devices of each `copy_`."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.devices: list[tuple[str, str]] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func.overloadpacket.__name__ == "copy_":
+            self.devices.append((args[1].device.type, args[0].device.type))
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize(
+    ("kind", "slices"),
+    [
+        ("RowParallelLinearWithLoRA", None),
+        ("QKVParallelLinearWithLoRA", None),
+        ("MergedQKVParallelLinearWithLoRA", 3),
+        ("VocabParallelEmbeddingWithLoRA", None),
+        ("LogitsProcessorWithLoRA", None),
+    ],
+)
+def test_core_copies_an_adapter_from_the_layers_own_device(kind: str, slices: int | None) -> None:
+    """An asynchronous copy of core's reads no memory of the host, in any kind of layer."""
+    from vllm.lora import layers
+
+    owner = getattr(layers, kind)
+    linear = "Linear" in kind
+    shape = (2, 1, WIDTH, WIDTH) if linear or "Logits" in kind else (2, WIDTH, WIDTH)
+    stacked = [torch.zeros(shape, device="meta") for _ in range(slices or 1)]
+    layer = SimpleNamespace(
+        lora_a_stacked=stacked if linear else stacked[0],
+        lora_b_stacked=[torch.zeros(2, 1, WIDTH, WIDTH, device="meta")] * (slices or 1),
+        n_slices=slices or 1,
+        tp_size=1,
+        reset_lora=lambda index: None,
+    )
+    if not linear:
+        layer.lora_b_stacked = layer.lora_b_stacked[0]
+    a, b = torch.ones(RANK, WIDTH), torch.ones(WIDTH, RANK)
+    given = ([a, None, a], [b, None, b]) if slices else (a, b)
+    own = owner.set_lora
+    adapter_weights.install()
+    try:
+        adapter_weights.install()
+        with _Copies() as copies:
+            owner.set_lora(layer, 1, *given)
+    finally:
+        adapter_weights.uninstall()
+    assert copies.devices == [("meta", "meta")] * (4 if slices else 2)
+    assert owner.set_lora is own
