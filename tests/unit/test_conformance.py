@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.upstream import adapt, expectations, fetch, run
+from tests.helpers.emulated import run_script
+from tests.upstream import adapt, expectations, fetch, processes
 from vllm_ascend_mrv2.compat import pins
 
 LIST = Path(__file__).parents[1] / "upstream" / "expected.toml"
@@ -95,9 +96,50 @@ def test_a_record_tells_outcomes_and_who_ended_the_process(tmp_path: Path) -> No
         {"began": "test_x.py::test_b"},
     ]
     record.write_text("".join(json.dumps(line) + "\n" for line in lines))
-    outcomes, running = run.read_record(record)
+    outcomes, running = processes.read_record(record)
     assert outcomes == {
         "test_x.py": {"test_a": "failed"},
         "test_y.py": {expectations.MODULE: "skipped"},
     }
     assert running == "test_x.py::test_b"
+
+
+_ENDS = """
+import os, signal
+
+def test_before():
+    pass
+
+def test_ends():
+    os.kill(os.getpid(), signal.SIGKILL)
+
+def test_after():
+    pass
+"""
+
+
+def test_a_test_that_ends_its_process_ends_no_other(tmp_path: Path) -> None:
+    """Nor does a file that cannot be loaded. Each in a fork of a process without a device."""
+    (tmp_path / "tests").mkdir()
+    (tmp_path / "pytest.ini").write_text("[pytest]\n")
+    (tmp_path / "tests" / "test_ends.py").write_text(_ENDS)
+    (tmp_path / "tests" / "test_broken.py").write_text("import os\nos._exit(3)\n")
+    result = run_script(
+        f"""
+        import json
+        from pathlib import Path
+        from tests.upstream import processes
+
+        folder = Path({str(tmp_path)!r})
+        files = processes.Files(
+            folder, folder / "record", folder / "log", (), ("conformance_record",)
+        )
+        names = ("test_ends.py", "test_broken.py")
+        print(json.dumps([processes.run_file(files, name) for name in names]))
+        """
+    )
+    assert result.returncode == 0, result.stderr
+    assert json.loads(result.stdout) == [
+        {"test_before": "passed", "test_ends": "ended the process", "test_after": "passed"},
+        {"(the module)": "ended the process"},
+    ]

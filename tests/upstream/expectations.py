@@ -44,8 +44,8 @@ class Entry:
 class File:
     """What is expected of one of core's files: entries, or a reason why none of it can run.
 
-    cases: tests, each set of parameters counted. not_started: functions whose reason is one for
-    which a run would tell nothing.
+    cases: tests, each set of parameters counted. not_started: tests and functions whose reason is
+    one for which a run would tell nothing.
     """
 
     path: str

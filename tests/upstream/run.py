@@ -12,23 +12,21 @@ from __future__ import annotations
 import argparse
 import difflib
 import json
-import os
 import re
 import shutil
-import subprocess
 import sys
+import time
 from collections.abc import Iterable
 from pathlib import Path
 
 from rich.console import Console
 from rich.table import Table
 
-from tests.upstream import adapt, expectations, fetch
+from tests.upstream import adapt, expectations, fetch, processes
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
 BUILD = ROOT / "build" / "upstream"
-TIMEOUT_S = 120  # of one test
 _ABOUT_MRV2 = re.compile(
     r"\bvllm\.v1\.worker\.gpu(\.|\s+import\b|[\"'])|vllm\.v1\.worker import gpu\b"
 )
@@ -67,67 +65,26 @@ def adapted(released: Path, names: Iterable[str]) -> Path:
     return copy
 
 
-def read_record(record: Path) -> tuple[dict[str, dict[str, str]], str | None]:
-    """Outcomes by file and test, and the test that began and did not end."""
-    outcomes: dict[str, dict[str, str]] = {}
-    running: str | None = None
-    for line in record.read_text(encoding="utf-8").splitlines() if record.is_file() else ():
-        entry = json.loads(line)
-        if "began" in entry:
-            running = entry["began"]
-        elif "ended" in entry:
-            running = None
-        else:
-            name, _, test = entry["test"].partition("::")
-            test = test or expectations.MODULE
-            tests = outcomes.setdefault(name, {})
-            # A test that passed and whose teardown failed has failed.
-            if tests.get(test, expectations.PASSED) == expectations.PASSED:
-                tests[test] = entry["outcome"]
-    return outcomes, running
-
-
-def run(copy: Path, names: list[str], skipped: list[str]) -> dict[str, dict[str, str]]:
-    """Run the files in one process, and in a new one after a test that ended it.
+def run(
+    console: Console, copy: Path, names: list[str], skipped: list[str]
+) -> dict[str, dict[str, str]]:
+    """Run the files one after the other, each in a process of its own; outcomes by file and test.
 
     skipped: `file.py::function` of what is not to be started.
     """
-    record = BUILD / "record.jsonl"
-    record.unlink(missing_ok=True)
-    environment = {
-        **os.environ,
-        "PYTHONPATH": os.pathsep.join(filter(None, [str(HERE), os.environ.get("PYTHONPATH")])),
-        "CONFORMANCE_RECORD": str(record),
-        "CONFORMANCE_SKIP": json.dumps(skipped),
-        "PYTHONDONTWRITEBYTECODE": "1",
-        "HF_HUB_OFFLINE": "1",
-    }
-    command = [sys.executable, "-m", "pytest", "-c", "pytest.ini", "--rootdir", ".", "-q"]
-    command += ["-p", "conformance_plugin", "-p", "no:cacheprovider", "--tb=short"]
-    command += ["--continue-on-collection-errors"]
-    command += ["--timeout", str(TIMEOUT_S)]
-    done: list[str] = []
-    while True:
-        rest = [f"tests/{name}" for name in names]
-        deselected = [word for test in done for word in ("--deselect", f"tests/{test}")]
-        log = BUILD / "pytest.log"
-        with log.open("a" if done else "w", encoding="utf-8") as out:
-            subprocess.run(
-                [*command, *deselected, *rest],
-                cwd=copy,
-                env=environment,
-                stdout=out,
-                stderr=subprocess.STDOUT,
-                check=False,
-            )
-        outcomes, running = read_record(record)
-        if running is None:
-            return outcomes
-        with record.open("a", encoding="utf-8") as stream:
-            stream.write(json.dumps({"test": running, "outcome": "ended the process", "text": ""}))
-            stream.write("\n" + json.dumps({"ended": running}) + "\n")
-        outcomes, _ = read_record(record)
-        done = [f"{name}::{test}" for name, tests in outcomes.items() for test in tests]
+    files = processes.Files(copy, BUILD / "record.jsonl", BUILD / "pytest.log", tuple(skipped))
+    files.record.unlink(missing_ok=True)
+    files.log.unlink(missing_ok=True)
+    processes.preload()
+    outcomes: dict[str, dict[str, str]] = {}
+    for number, name in enumerate(names, start=1):
+        began = time.monotonic()
+        outcomes[name] = processes.run_file(files, name)
+        ended = list(outcomes[name].values()).count(processes.ENDED)
+        line = f"{number}/{len(names)} {name}: {len(outcomes[name])} tests"
+        line += f", {time.monotonic() - began:.0f} s" + f", {ended} ended the process" * bool(ended)
+        console.print(line, markup=False, highlight=False, soft_wrap=True)
+    return outcomes
 
 
 def propose(outcomes: dict[str, dict[str, str]]) -> str:
@@ -206,7 +163,7 @@ def main() -> int:
         return 2
     console.print(f"Running {len(names)} of core's test files; pytest's output: {BUILD}/pytest.log")
     skipped = [f"{file.path}::{function}" for file in files for function in file.not_started]
-    outcomes = run(copy, names, skipped)
+    outcomes = run(console, copy, names, skipped)
     if arguments.propose:
         (BUILD / "proposed.toml").write_text(propose(outcomes), encoding="utf-8")
     problems = report(console, files, outcomes)
