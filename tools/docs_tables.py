@@ -74,7 +74,8 @@ def features() -> str:
     lines = (ROOT / "README.md").read_text(encoding="utf-8").splitlines()
     first = lines.index("| feature | state |")
     last = next(i for i in range(first, len(lines)) if not lines[i].startswith("|"))
-    return "\n".join(lines[first:last])
+    # Links are relative to the checkout's root there, and to this folder here.
+    return "\n".join(lines[first:last]).replace("](docs/", "](")
 
 
 def refusals() -> str:

@@ -36,6 +36,8 @@ def test_every_table_is_on_a_page_and_can_be_made(tables: ModuleType) -> None:
     for page in PAGES:
         made = tables.on_page_markdown(page.read_text(encoding="utf-8"))
         assert "<!-- table" not in made
+        for link in re.findall(r"\]\((?!\w+:)([^)#\s]+)(?:#[^)\s]+)?\)", made):
+            assert (page.parent / link).exists(), f"{page.name}: {link}"
 
 
 def test_tables_have_what_the_code_has(tables: ModuleType) -> None:
