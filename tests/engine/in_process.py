@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""An engine in the test's own process, and the adversarial scheduler around a part of its life.
+"""An engine in the test's own process, the way to its runner, and the adversarial scheduler around
+a part of its life.
 
 Small defaults; no test and no load here.
 """
@@ -15,6 +16,16 @@ import pytest
 import torch
 
 from tests.helpers.emulated import acl
+
+
+def core_of(llm: Any) -> Any:
+    """The engine core behind an LLM of this process."""
+    return llm.llm_engine.engine_core.engine_core
+
+
+def runner_of(llm: Any) -> Any:
+    """The model runner behind an LLM of this process."""
+    return core_of(llm).model_executor.driver_worker.worker.model_runner
 
 
 @contextmanager
@@ -39,7 +50,7 @@ def engine(checkpoint: Path, **arguments: Any) -> Iterator[Any]:
         try:
             yield llm
         finally:
-            llm.llm_engine.engine_core.engine_core.shutdown()
+            core_of(llm).shutdown()
     # Core's tables and ours; not the weights, the KV cache (7 MB here) or a graph's memory, which
     # the next engine of this process would see come back while it measures.
     left_bytes = torch.npu.memory_allocated()

@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.engine.in_process import core_of, runner_of
 from vllm_ascend_mrv2.runner.model_runner import AscendModelRunner
 from vllm_ascend_mrv2.runner.seq_lens import SeqLensAuthority
 
@@ -146,8 +147,7 @@ def test_device_and_host_lengths_agree_at_every_step(
         async_scheduling=async_scheduling,
         disable_log_stats=True,
     )
-    core = llm.llm_engine.engine_core.engine_core
-    runner = core.model_executor.driver_worker.worker.model_runner
+    runner = runner_of(llm)
     observer = Observer(runner)
     driver = Driver(llm.llm_engine, seed=1, max_running=12)
     while observer.seen["steps"] < steps:
@@ -160,4 +160,4 @@ def test_device_and_host_lengths_agree_at_every_step(
     used = {verdict.authority for verdict in runner.seq_lens_log.counts}
     expected = SeqLensAuthority.DEVICE if authority == "device" else SeqLensAuthority.SCHEDULER
     assert used == {expected}
-    core.shutdown()
+    core_of(llm).shutdown()

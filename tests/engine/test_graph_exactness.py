@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 from tests.engine.core_semantics import assert_core_s
-from tests.engine.in_process import adversarial, engine
+from tests.engine.in_process import adversarial, engine, runner_of
 from tests.helpers.combinations import COMBINATIONS, sampling_params
 from tests.helpers.core_oracle import CoreOracle
 from tests.helpers.emulated import counters, reset_counters
@@ -157,8 +157,7 @@ def test_graphs_give_the_eager_tokens(
     async_scheduling: bool,
 ) -> None:
     with engine(tiny("qwen3", "float32"), async_scheduling=async_scheduling) as llm:
-        runner = llm.llm_engine.engine_core.engine_core.model_executor.driver_worker.worker
-        log = runner.model_runner.step_log
+        log = runner_of(llm).step_log
         reset_counters()
         assert tokens(llm) == expected
         for seed in SEEDS[form]:
@@ -181,8 +180,7 @@ def test_more_rows_of_padding_than_a_block_has_slots(
     arguments: dict[str, Any] = {"max_num_seqs": 200, "max_num_batched_tokens": 200}
     with engine(tiny("qwen3", "float32"), compilation_config=sizes, **arguments) as llm:
         assert tokens(llm) == expected
-        runner = llm.llm_engine.engine_core.engine_core.model_executor.driver_worker.worker
-        verdicts = runner.model_runner.step_log.counts
+        verdicts = runner_of(llm).step_log.counts
         assert sum(count for verdict, count in verdicts.items() if verdict.sampling) > 20
 
 

@@ -42,8 +42,8 @@ class Engine:
 
     def __init__(self, checkpoint: Path, llm: Any) -> None:
         self.checkpoint, self.llm = checkpoint, llm
-        self.core = llm.llm_engine.engine_core.engine_core
-        self.runner = self.core.model_executor.driver_worker.worker.model_runner
+        self.core = in_process.core_of(llm)
+        self.runner = in_process.runner_of(llm)
 
     def ask(self, *requests: tuple[Any, dict[str, Any]]) -> list[Any]:
         """(prompt token ids or vLLM's prompt, arguments of SamplingParams) -> outputs."""

@@ -22,7 +22,7 @@ from tests.engine.cases import (
     TINY_TIGHT,
     Case,
 )
-from tests.engine.in_process import adversarial, engine
+from tests.engine.in_process import adversarial, engine, runner_of
 from tests.engine.references import assert_equal_but_for_ties
 from tests.engine.test_exactness import MAX_TIE_SHARE, NEW_TOKENS
 
@@ -59,7 +59,6 @@ def test_tokens_are_the_references_under_every_seed(
         gpu_memory_utilization=0.3,
         disable_log_stats=False,
     ) as llm:
-        runner = llm.llm_engine.engine_core.engine_core.model_executor.driver_worker.worker
         judged: list[list[list[int]]] = []  # a reference takes longer than a run
         for seed in SEEDS:
             llm.reset_prefix_cache()
@@ -73,7 +72,7 @@ def test_tokens_are_the_references_under_every_seed(
                     checkpoint, case.dtype, asked, tokens, NEW_TOKENS, MAX_TIE_SHARE[case.dtype]
                 )
                 judged.append(tokens)
-        verdicts = runner.model_runner.step_log.counts
+        verdicts = runner_of(llm).step_log.counts
         assert sum(count for verdict, count in verdicts.items() if verdict.sampling) > 100
         if case.is_tight:
             preemptions = [m for m in llm.get_metrics() if m.name == "vllm:num_preemptions"]

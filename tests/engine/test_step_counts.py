@@ -18,6 +18,7 @@ import numpy as np
 import pytest
 import torch
 
+from tests.engine.in_process import core_of, runner_of
 from tests.helpers.emulated import Gate, Step, counters, reset_counters
 from vllm_ascend_mrv2.cli.models import tiny as tiny_model
 
@@ -117,8 +118,8 @@ class Engine:
             disable_log_stats=True,
             compilation_config={"cudagraph_capture_sizes": list(BATCHES)},
         )
-        self.core = self.llm.llm_engine.engine_core.engine_core
-        self.runner = self.core.model_executor.driver_worker.worker.model_runner
+        self.core = core_of(self.llm)
+        self.runner = runner_of(self.llm)
         self.numbers = itertools.count()
 
     def add(self, prompt_tokens: int, max_tokens: int, **sampling: Any) -> None:
