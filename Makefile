@@ -93,7 +93,7 @@ test-spec:
 # Several devices: every layout's tokens, graphs under many schedules, starts, ends and faults.
 PARALLEL_SEEDS ?= 20
 test-parallel:
-	@$(PYTHON) tools/bootstrap.py run
+	@$(BOOTSTRAP) ray
 	@SEEDS=$(PARALLEL_SEEDS) OMP_NUM_THREADS=1 TASK_QUEUE_ENABLE=1 $(EMULATED) --guard --check=strict \
 	  --devices 4 -- python -m pytest --durations=20 tests/parallel $(ARGS)
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Sets up what a make target needs, from a fresh Debian 12 on. `make` calls it; so may you.
 
-    python3 tools/bootstrap.py lint | docs | dist | lm-eval | run [--core VERSION] [MODEL ...]
+    python3 tools/bootstrap.py lint | docs | dist | lm-eval | ray | run [--core VERSION] [MODEL ...]
 
 Another core than the reference gets an environment of its own, .venv-VERSION. Standard library
 only, since it runs before anything is installed. Each step says what it waits for, is skipped when
@@ -266,6 +266,8 @@ def plan(target: str, at: Environment, models: list[str]) -> list[Step]:
         "about 40 packages, 80 MB: under a minute",
     )
     evaluation = extras_step(at, "lm-eval", "lm-eval", "about 40 packages, 150 MB: a minute or two")
+    ray = extras_step(at, "Ray", "ray", "two packages, 240 MB: seconds")
+    further = {"lm-eval": [evaluation], "ray": [ray]}.get(target, [])
     if target == "lint":
         return [system_step(compiler=False), venv_step(at), package]
     if target in ("docs", "dist"):
@@ -287,7 +289,7 @@ def plan(target: str, at: Environment, models: list[str]) -> list[Step]:
         command_step(
             at, "hot path (C++ of the decode step)", "a minute the first time", "hotpath", "build"
         ),
-        *([evaluation] if target == "lm-eval" else ()),
+        *further,
         *(model_step(at, model) for model in models),
     ]
 
@@ -295,7 +297,7 @@ def plan(target: str, at: Environment, models: list[str]) -> list[Step]:
 def main() -> int:
     """Do the steps; 1 if one failed."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("target", choices=["lint", "docs", "dist", "lm-eval", "run"])
+    parser.add_argument("target", choices=["lint", "docs", "dist", "lm-eval", "ray", "run"])
     parser.add_argument("--core", default="", help="a core of compat/pins.toml; the reference")
     parser.add_argument("models", nargs="*", help="checkpoints to make in build/models")
     arguments = parser.parse_intermixed_args()

@@ -256,6 +256,9 @@ class NPUPlatform(Platform):
             parallel.worker_cls = "vllm_ascend_mrv2.worker.NPUWorker"
         # A forked child cannot use a device its parent initialised.
         os.environ.setdefault("VLLM_WORKER_MULTIPROC_METHOD", "spawn")
+        # Ray's handler of SIGTERM ends a process by SIGABRT three seconds later, while core still
+        # shuts down; what Ray has started then stays for more than a minute.
+        os.environ.setdefault("RAY_DISABLE_FAILURE_SIGNAL_HANDLER", "1")
         if vllm_config.model_config is not None:
             logger.info("\n%s", decisions.as_table(decisions.collect(vllm_config)))
 

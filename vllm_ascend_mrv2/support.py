@@ -172,6 +172,18 @@ def _executor(name: str) -> Callable[[Any], str | None]:
     return asked
 
 
+def _ray_beyond(config: Any) -> str | None:
+    if _path(config, "parallel_config.distributed_executor_backend") != "ray":
+        return None
+    if _path(config, "parallel_config.data_parallel_size", 1) > 1:
+        return "distributed_executor_backend=ray with data parallelism"
+    import vllm.envs
+
+    if not vllm.envs.VLLM_USE_RAY_V2_EXECUTOR_BACKEND:
+        return "distributed_executor_backend=ray with VLLM_USE_RAY_V2_EXECUTOR_BACKEND=0"
+    return None
+
+
 def _several_machines(config: Any) -> str | None:
     parallel = _path(config, "parallel_config")
     if parallel is None:
@@ -311,10 +323,11 @@ REFUSALS: tuple[Refusal, ...] = (
         "start all ranks on one machine with its default executor and load balancer",
     ),
     Refusal(
-        "Ray executor",
-        _executor("ray"),
-        "it has not been verified on this device",
-        "use the default executor",
+        "Ray with data parallelism, and core's older Ray executor",
+        _ray_beyond,
+        "Ray has been tried with one engine and core's executor of messages only",
+        "leave VLLM_USE_RAY_V2_EXECUTOR_BACKEND unset and ask for one engine, or use the default "
+        "executor",
     ),
     Refusal(
         "external launcher",

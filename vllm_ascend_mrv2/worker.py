@@ -21,6 +21,7 @@ from vllm_ascend_mrv2.compat import (
     bert_token_types,
     kernel_registry,
     kernel_warmup,
+    ray_segments,
     worker_startup,
 )
 from vllm_ascend_mrv2.distributed.communicator import require_hccl
@@ -42,6 +43,8 @@ class NPUWorker(Worker):
         if not kernel_registry.core_has_one():
             current_platform.register_triton_kernel_overrides()
         super().__init__(*args, **kwargs)
+        if self.parallel_config.use_ray:
+            ray_segments.install()
 
     def init_device(self) -> None:
         """Claim the device, join the distributed world and take the memory baseline.
@@ -83,11 +86,17 @@ class NPUWorker(Worker):
                 current_platform.visible_device_id_to_physical_device_id(index)
                 for index in range(count)
             ]
+            if parallel.use_ray and len(assigned) < parallel.world_size:
+                raise RuntimeError(
+                    f"Ray placed {len(assigned)} of {parallel.world_size} ranks on this machine; "
+                    "only ranks of one machine have been tried. Use a Ray cluster of one machine, "
+                    f"with {parallel.world_size} free NPUs, or the default executor."
+                )
             wanted = assigned[self.local_rank]
             if wanted not in visible:
                 raise RuntimeError(f"worker {self.rank} needs NPU {wanted}; visible are {visible}.")
             self.local_rank = visible.index(wanted)
-        elif parallel.distributed_executor_backend != "ray":
+        else:
             engine = parallel.data_parallel_rank_local
             if engine is None:
                 engine = parallel.data_parallel_index

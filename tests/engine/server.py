@@ -153,16 +153,20 @@ class Server:
                 continue
         return {path for path in found if path.startswith("/dev/shm/") and "deleted" not in path}
 
-    def stop(self, how: signal.Signals = signal.SIGTERM) -> int:
-        """Signal the server, wait up to STOP_TIMEOUT_S, end what is left; its exit code.
+    def end(self, how: signal.Signals = signal.SIGTERM, timeout_s: float = STOP_TIMEOUT_S) -> int:
+        """Signal the server and wait for it alone; its exit code. What it leaves is still there.
 
         Raises subprocess.TimeoutExpired where it did not end by itself.
         """
         assert self.process is not None
+        if self.process.poll() is None:
+            self.process.send_signal(how)
+        return self.process.wait(timeout_s)
+
+    def stop(self, how: signal.Signals = signal.SIGTERM) -> int:
+        """As `end`, and end what is left."""
         try:
-            if self.process.poll() is None:
-                self.process.send_signal(how)
-            return self.process.wait(STOP_TIMEOUT_S)
+            return self.end(how)
         finally:
             self.kill()
 

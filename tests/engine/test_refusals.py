@@ -142,10 +142,10 @@ ASKS = (
         ("--prefill-context-parallel-size", "2"),
     ),
     Ask(
-        "Ray executor",
+        "Ray with data parallelism, and core's older Ray executor",
         "Ray",
-        ("--distributed-executor-backend", "ray"),
-        refused_by_core=True,  # Ray is not installed with vLLM's plain wheel
+        ("--distributed-executor-backend", "ray", "--data-parallel-size", "2"),
+        refused_by_core=True,  # where Ray is not installed
     ),
     Ask("external launcher", "launcher", ("--distributed-executor-backend", "external_launcher")),
     Ask(

@@ -6,7 +6,11 @@ from __future__ import annotations
 import pytest
 import torch
 
-from tests.engine.conftest import servers, tiny  # noqa: F401  fixtures
+from tests.engine.conftest import (  # noqa: F401  fixtures, and tests of one server together
+    pytest_collection_modifyitems,
+    servers,
+    tiny,
+)
 
 NEEDED_DEVICES = 4
 

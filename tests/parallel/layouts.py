@@ -3,13 +3,21 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from pathlib import Path
 
+import pytest
+
 from tests.engine.cases import MAX_MODEL_LEN
+from tests.engine.checkpoints import REPOSITORY
 from tests.engine.server import ServerSpec
 
 CHUNK_TOKENS = 96  # below most prompts, and no multiple of the block size
+# Ray's workers are 15 nice levels below what starts them: here they compute, beside the tests.
+RAY = {"RAY_worker_niceness": "0", "RAY_AUTH_MODE": "disabled"}
+# Functions of these tests can be called in each rank (tests/parallel/in_ranks.py).
+IN_RANKS = ("--worker-extension-cls", "tests.parallel.in_ranks.InRanks")
 
 
 @dataclass(frozen=True)
@@ -22,6 +30,7 @@ class Layout:
     data: int = 1
     experts: bool = False
     family: str = "qwen3"
+    executor: str | None = None
 
     def __str__(self) -> str:
         return self.name
@@ -37,10 +46,18 @@ class Layout:
             ("--data-parallel-size", self.data),
         )
         asked = [part for option, n in sizes if n > 1 for part in (option, str(n))]
-        return (*asked, *(("--enable-expert-parallel",) if self.experts else ()))
+        if self.experts:
+            asked.append("--enable-expert-parallel")
+        if self.executor is not None:
+            asked += ["--distributed-executor-backend", self.executor]
+        return tuple(asked)
 
     def spec(self, checkpoint: Path, *more: str, **environment: str) -> ServerSpec:
         """A server with a KV cache in which some requests of a full batch must give way."""
+        paths = filter(None, [str(REPOSITORY), os.environ.get("PYTHONPATH")])
+        environment |= {"VLLM_SERVER_DEV_MODE": "1", "PYTHONPATH": os.pathsep.join(paths)}
+        if self.executor == "ray":
+            environment |= RAY
         return ServerSpec(
             checkpoint,
             "float32",
@@ -49,8 +66,9 @@ class Layout:
                 *("--max-model-len", str(MAX_MODEL_LEN)),
                 *("--max-num-seqs", "8"),
                 *("--max-num-batched-tokens", str(CHUNK_TOKENS)),
-                *("--block-size", "16", "--num-gpu-blocks-override", "72"),
+                *("--block-size", "16", "--num-gpu-blocks-override", "48"),
                 *("--gpu-memory-utilization", "0.3"),
+                *IN_RANKS,
                 *more,
             ),
             tuple(environment.items()),
@@ -63,6 +81,7 @@ LAYOUTS = (
     Layout("dp2", data=2),
     Layout("tp2-pp2", tensor=2, pipeline=2),
     Layout("tp2-dp2", tensor=2, data=2),
+    Layout("tp2-ray", tensor=2, executor="ray"),
     Layout("moe-tp2", tensor=2, family="qwen3_moe"),
     Layout("moe-ep2", tensor=2, experts=True, family="qwen3_moe"),
     Layout("moe-dp2", data=2, family="qwen3_moe"),
@@ -70,3 +89,10 @@ LAYOUTS = (
     Layout("moe-tp2-dp2", tensor=2, data=2, family="qwen3_moe"),
 )
 BY_NAME = {layout.name: layout for layout in LAYOUTS}
+MODES = {"graph": (), "eager": ("--enforce-eager",)}
+
+
+def on_one_server(layout: Layout, mode: str) -> object:
+    """A parameter of tests that share this layout's server, and so stand together."""
+    name = f"{layout}-{mode}"
+    return pytest.param(layout, mode, id=name, marks=pytest.mark.xdist_group(name))

@@ -1,41 +1,136 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Every layout gives the reference's greedy tokens in float32, with graphs and eagerly.
+"""Every layout, with graphs and eagerly: tokens, unequal load, what a step costs, and a clean end.
 
 The reference is transformers on one CPU, which one device equals too (tests/engine). The KV cache
-is small enough that requests are preempted, prompts are chunked, async scheduling is on.
+is small enough that requests are preempted, prompts are chunked, async scheduling is on. One
+server of a layout and mode serves all of its tests here, and is the first of its three starts.
 """
 
 from __future__ import annotations
 
+import json
+import random
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import httpx
 import pytest
 
 from tests.engine import prompts
 from tests.engine.conftest import ServerPool
 from tests.engine.references import assert_equal_but_for_ties
+from tests.engine.server import MODEL_NAME, Server
 from tests.engine.test_exactness import MAX_TIE_SHARE, NEW_TOKENS, complete
-from tests.parallel.layouts import LAYOUTS, Layout
+from tests.parallel.ends import ranks, stops_and_leaves_nothing
+from tests.parallel.layouts import LAYOUTS, MODES, Layout, on_one_server
 
 pytestmark = pytest.mark.timeout(900)
 EVERY = 2  # every second of the 32 prompts
+REQUESTS = 200
+CONCURRENCY = 12
+STEADY_STEPS = 20
+BLOCK_TOKENS = 16
+
+EACH = [on_one_server(layout, mode) for layout in LAYOUTS for mode in MODES]
+GRAPH = [on_one_server(layout, "graph") for layout in LAYOUTS]
+DATA_PARALLEL = [on_one_server(layout, "graph") for layout in LAYOUTS if layout.data > 1]
 
 
-@pytest.mark.parametrize("mode", ["graph", "eager"])
-@pytest.mark.parametrize("layout", LAYOUTS, ids=str)
-def test_tokens_are_the_references(
+@pytest.fixture
+def server(
     layout: Layout, mode: str, servers: ServerPool, tiny: Callable[[str, str], Path]
-) -> None:
-    checkpoint = tiny(layout.family, "float32")
+) -> Server:
+    """Of this layout and mode, up from the test before where that had the same."""
+    return servers.get(layout.spec(tiny(layout.family, "float32"), *MODES[mode]))
+
+
+@pytest.mark.parametrize(("layout", "mode"), EACH)
+def test_tokens_are_the_references(layout: Layout, mode: str, server: Server) -> None:
+    checkpoint = server.spec.checkpoint
     asked = prompts.varied(checkpoint)[1::EVERY]  # the long ones
-    more = ("--enforce-eager",) if mode == "eager" else ()
-    server = servers.get(layout.spec(checkpoint, *more))
     served = complete(server, asked)
     assert_equal_but_for_ties(
         checkpoint, "float32", asked, served, NEW_TOKENS, MAX_TIE_SHARE["float32"]
     )
-    if layout.data == 1:
+    if layout.data == layout.pipeline == 1:  # else each half of the requests has the blocks
         assert server.metric("vllm:num_preemptions_total") > 0, "no request was preempted"
     log = server.log.read_text(errors="replace")
     assert ("Graph capture:" in log) == (mode == "graph")
+    assert "async scheduling │ on" in log
+
+
+@pytest.mark.parametrize(("layout", "mode"), DATA_PARALLEL)
+def test_one_rank_full_and_one_idle(layout: Layout, mode: str, server: Server) -> None:
+    """All requests are one rank's: the idle one runs along, nobody hangs."""
+    client = server.client()
+    chance = random.Random(31)
+    asked = [
+        (
+            [chance.randrange(256) for _ in range(chance.choice([1, 5, 40, 120]))],
+            chance.randrange(2, 24),
+        )
+        for _ in range(REQUESTS)
+    ]
+
+    def one(request: tuple[list[int], int]) -> int:
+        prompt, count = request
+        answer = client.completions.create(
+            model=MODEL_NAME,
+            prompt=prompt,
+            max_tokens=count,
+            temperature=0,
+            extra_headers={"X-data-parallel-rank": "0"},
+            extra_body={"ignore_eos": True},
+        )
+        return answer.usage.completion_tokens
+
+    with ThreadPoolExecutor(CONCURRENCY) as pool:
+        assert list(pool.map(one, asked)) == [count for _, count in asked]
+
+
+@pytest.mark.parametrize(("layout", "mode"), GRAPH)
+def test_a_steady_step_waits_for_nothing_on_any_rank(
+    layout: Layout, mode: str, server: Server, tmp_path: Path
+) -> None:
+    """Four requests for each engine, which start together and grow by a token in each step."""
+
+    def in_ranks(method: str, *args: str) -> None:
+        asked = {"method": method, "args": list(args)}
+        httpx.post(f"{server.url}/collective_rpc", json=asked, timeout=120).raise_for_status()
+
+    in_ranks("mark_steps")
+    client = server.client()
+
+    def one(number: int) -> None:
+        client.completions.create(
+            model=MODEL_NAME,
+            prompt=[[5 + n, 9, 7] for n in range(4)],
+            max_tokens=4 * STEADY_STEPS,
+            temperature=0,
+            extra_headers={"X-data-parallel-rank": str(number)} if layout.data > 1 else {},
+            extra_body={"ignore_eos": True},
+        )
+
+    with ThreadPoolExecutor(layout.data) as pool:
+        list(pool.map(one, range(layout.data)))
+    in_ranks("write_step_counts", str(tmp_path))
+    counted = {path.stem: json.loads(path.read_text()) for path in tmp_path.glob("*.json")}
+    assert len(counted) == layout.ranks
+    for rank, steps in counted.items():
+        steady = steps[2 * STEADY_STEPS : 3 * STEADY_STEPS]  # of engines that start apart, too
+        assert len(steady) == STEADY_STEPS
+        for step in steady:
+            assert step["replays"] == 1, (rank, step)
+            assert step["d2h"] == 0, (rank, step)  # the result is copied where it is awaited
+            # What is copied is copied on a stream that has nothing else to do.
+            assert step["waits"] == step["h2d"] <= 1, (rank, step)
+        if layout.pipeline == 1:  # one graph for the whole step: only a new block is copied
+            waits = sum(step["waits"] for step in steady)
+            assert waits <= -(-STEADY_STEPS // BLOCK_TOKENS), (rank, steady)
+
+
+@pytest.mark.parametrize(("layout", "mode"), EACH)
+def test_it_stops_and_leaves_nothing(layout: Layout, mode: str, server: Server) -> None:
+    assert len(ranks(server)) == layout.ranks
+    stops_and_leaves_nothing(server)

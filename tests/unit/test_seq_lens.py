@@ -23,7 +23,6 @@ PROVEN = SeqLensFacts(
     has_drafts=False,
     new_tokens_per_step=1,
     is_diffusion=False,
-    samples_here=True,
     mirror_complete=True,
     mirror_agrees=True,
 )
@@ -34,7 +33,6 @@ UNSAFE: dict[str, tuple[object, ...]] = {
     "has_drafts": (True,),
     "new_tokens_per_step": (0, 2, 5),
     "is_diffusion": (True,),
-    "samples_here": (False,),
     "mirror_complete": (False,),
     "mirror_agrees": (False,),
 }
@@ -44,7 +42,6 @@ WORD = {
     "has_drafts": "drafts are being verified",
     "new_tokens_per_step": "other than one",
     "is_diffusion": "diffusion",
-    "samples_here": "another rank samples",
     "mirror_complete": "did not see",
     "mirror_agrees": "differ",
 }
@@ -58,7 +55,7 @@ def test_only_the_proven_row_lets_the_scheduler_speak() -> None:
     """All combinations of all facts: one row of them may skip the device."""
     choices = [(getattr(PROVEN, name), *values) for name, values in UNSAFE.items()]
     rows = [SeqLensFacts(*row) for row in itertools.product(*choices)]
-    assert len(rows) == 2**7 * 4
+    assert len(rows) == 2**6 * 4
     by_scheduler = [
         row for row in rows if decide_seq_lens(row).authority is SeqLensAuthority.SCHEDULER
     ]
@@ -111,10 +108,9 @@ SPECULATION: dict[str, dict[str, object]] = {
         "mirror_complete": False,
     },
     "a pipeline rank before the last, which has no speculator": {
+        "has_speculator": True,
         "has_drafts": True,
-        "samples_here": False,
     },
-    "such a rank in a step without drafts": {"samples_here": False},
     "drafts of an engine whose speculator is gone": {"has_drafts": True},
     "a diffusion step": {"is_diffusion": True, "new_tokens_per_step": 0},
 }

@@ -30,7 +30,7 @@ EMULATOR = Product("emulator", "emulated Ascend device", "emulator", "toolkits",
 
 @dataclass(frozen=True)
 class Toolkit:
-    """A folder shaped like a CANN toolkit: lib64/, opp/, runtime/, compiler/."""
+    """A folder shaped like a CANN toolkit: lib64/, python/, opp/, runtime/, compiler/."""
 
     path: Path
     libraries: tuple[str, ...] = LIBRARIES
@@ -40,27 +40,35 @@ class Toolkit:
         return all((self.path / "lib64" / name).is_file() for name in self.libraries)
 
     def variables(self) -> dict[str, str]:
-        """What a real toolkit's set_env.sh sets, but for the loader's path."""
+        """What a real toolkit's set_env.sh sets, but for the search paths."""
         return {
             "ASCEND_HOME_PATH": str(self.path),
             "ASCEND_TOOLKIT_HOME": str(self.path),
             "ASCEND_OPP_PATH": str(self.path / "opp"),
         }
 
+    def search_paths(self) -> dict[str, str]:
+        """The folders that it puts before others, of libraries and of Python modules."""
+        return {
+            "LD_LIBRARY_PATH": str(self.path / "lib64"),
+            "PYTHONPATH": str(self.path / "python" / "site-packages"),
+        }
+
     def environment(self, base: Mapping[str, str]) -> dict[str, str]:
-        """`base` with this toolkit selected, before any other CANN on the loader's path."""
-        path = str(self.path / "lib64")
-        if base.get("LD_LIBRARY_PATH"):
-            path += ":" + base["LD_LIBRARY_PATH"]
-        return {**base, **self.variables(), "LD_LIBRARY_PATH": path}
+        """`base` with this toolkit selected, before any other CANN."""
+        paths = {
+            name: f"{path}:{base[name]}" if base.get(name) else path
+            for name, path in self.search_paths().items()
+        }
+        return {**base, **self.variables(), **paths}
 
     def exports(self) -> str:
         """The same as commands for sh, bash and zsh to evaluate."""
         lines = [f"export {k}={shlex.quote(v)}" for k, v in self.variables().items()]
-        lines.append(
-            f"export LD_LIBRARY_PATH={shlex.quote(str(self.path / 'lib64'))}"
-            '"${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}"'
-        )
+        lines += [
+            f'export {name}={shlex.quote(path)}"${{{name}:+:${name}}}"'
+            for name, path in self.search_paths().items()
+        ]
         return "\n".join(lines)
 
 

@@ -465,11 +465,11 @@ class AscendModelRunner(GPUModelRunner):
         verdict = decide_seq_lens(
             SeqLensFacts(
                 forced_to_device=self._seq_lens_from_device,
-                has_speculator=self.speculator is not None,
+                # Of a pipeline only the last rank loads one, and the others verify its drafts too.
+                has_speculator=self.speculative_config is not None,
                 has_drafts=has_drafts,
                 new_tokens_per_step=self.model_state.num_new_sampled_tokens_per_step,
                 is_diffusion=self.model_config.is_diffusion,
-                samples_here=self.is_last_pp_rank,
                 mirror_complete=mirror.follows(rows),
                 mirror_agrees=mirror.agrees(rows, num_computed),
             )

@@ -30,11 +30,10 @@ class SeqLensFacts:
     """All that the choice depends on. Unknown must be given as the unsafe value.
 
     forced_to_device: the debug switch VLLM_ASCEND_MRV2_SEQ_LENS=device.
-    has_speculator: a speculator is loaded, so a step may accept fewer tokens than scheduled.
+    has_speculator: some rank has a speculator, so a step may accept fewer tokens than scheduled.
     has_drafts: this step, or one in flight before it, verifies draft tokens.
     new_tokens_per_step: core's num_new_sampled_tokens_per_step (1 for autoregressive decoding).
     is_diffusion: the model rewrites tokens it already produced.
-    samples_here: this rank computes the sampled tokens itself (last pipeline rank).
     mirror_complete: the mirror saw the add or resume of every request in the batch.
     mirror_agrees: for every request, the scheduler's count equals the mirror's own count.
     """
@@ -44,7 +43,6 @@ class SeqLensFacts:
     has_drafts: bool
     new_tokens_per_step: int
     is_diffusion: bool
-    samples_here: bool
     mirror_complete: bool
     mirror_agrees: bool
 
@@ -60,7 +58,7 @@ class SeqLensVerdict:
 _PROVEN = SeqLensVerdict(
     SeqLensAuthority.SCHEDULER,
     "every request advances by exactly what was scheduled: one sampled token per step, no "
-    "drafts, sampled on this rank, and the mirror has followed each request since it was added",
+    "drafts, and the mirror has followed each request since it was added",
 )
 
 
@@ -73,7 +71,6 @@ _SPECULATOR = _device("a speculator is loaded: rejected drafts make the schedule
 _DRAFTS = _device("drafts are being verified: the device knows how many were accepted")
 _MULTI_TOKEN = _device("a step may add a number of tokens other than one")
 _DIFFUSION = _device("a diffusion step does not only append")
-_REMOTE_SAMPLING = _device("another rank samples: its result has not reached this mirror")
 _MIRROR_GAP = _device("the mirror did not see a request of this batch being added or resumed")
 _MIRROR_DISAGREES = _device("the scheduler's count and the mirror's differ")
 
@@ -90,8 +87,6 @@ def decide_seq_lens(facts: SeqLensFacts) -> SeqLensVerdict:
         return _MULTI_TOKEN
     if facts.is_diffusion:
         return _DIFFUSION
-    if not facts.samples_here:
-        return _REMOTE_SAMPLING
     if not facts.mirror_complete:
         return _MIRROR_GAP
     if not facts.mirror_agrees:

@@ -10,8 +10,16 @@ import time
 from pathlib import Path
 
 import pytest
+import torch
 
 from tests.helpers.emulated import BARE, passes, run_script
+
+
+def test_python_is_told_of_devices_as_cann_tells_it() -> None:
+    import acl  # beside the libraries, where a toolkit has it
+
+    assert acl.rt.get_device_count() == (torch.npu.device_count(), 0)
+    assert acl.get_soc_name() == torch.npu.get_device_name(0)
 
 
 @pytest.mark.parametrize("queue", ["0", "1"])

@@ -134,6 +134,7 @@ def test_env_prints_exports_and_nothing_else(cache: dict[str, str]) -> None:
         "export ASCEND_TOOLKIT_HOME",
         "export ASCEND_OPP_PATH",
         "export LD_LIBRARY_PATH",
+        "export PYTHONPATH",
     ]
 
 

@@ -43,7 +43,7 @@ def test_exports_mean_to_a_shell_what_environment_says(before: str | None, tmp_p
     toolkit = Toolkit(tmp_path / 'it\'s a $HOME `path` "quoted"')
     base = {"PATH": os.environ["PATH"]}
     if before is not None:
-        base["LD_LIBRARY_PATH"] = before
+        base |= {"LD_LIBRARY_PATH": before, "PYTHONPATH": before}
     shown = subprocess.run(
         ["/bin/sh", "-c", 'eval "$1"; env -0', "sh", toolkit.exports()],
         env=base,
@@ -54,10 +54,9 @@ def test_exports_mean_to_a_shell_what_environment_says(before: str | None, tmp_p
     seen = dict(item.split("=", 1) for item in shown.split("\0") if item)
     expected = toolkit.environment(base)
     assert {name: seen.get(name) for name in expected} == expected
-    assert expected["LD_LIBRARY_PATH"].split(":")[0] == str(toolkit.path / "lib64")
-    assert "" not in expected["LD_LIBRARY_PATH"].split(":"), (
-        "an empty part means the folder we are in"
-    )
+    for name, folder in toolkit.search_paths().items():
+        assert expected[name].split(":")[0] == folder
+        assert "" not in expected[name].split(":"), "an empty part means the folder we are in"
 
 
 @pytest.mark.parametrize(
