@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from environments import Environment
+from environments import UV, Environment
 
 ROOT = Path(__file__).parents[2]
 
@@ -32,8 +32,7 @@ def environment(tmp_path: Path) -> Iterator[Callable[[str], Environment]]:
         new.home.mkdir(parents=True)
         made.append(new)
         if installer == "uv":
-            assert shutil.which("uv"), "pip install uv, and run again"
-            new.run("uv", "venv", "--python", sys.executable, new.path / "venv")
+            new.run(UV, "venv", "--python", sys.executable, new.path / "venv")
         else:
             new.run(sys.executable, "-m", "venv", new.path / "venv")
         return new

@@ -6,9 +6,14 @@ from __future__ import annotations
 import json
 import os
 import subprocess
+import sysconfig
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+
+# Of the extra `dist`, beside the Python that runs the tests.
+UV = Path(sysconfig.get_path("scripts")) / "uv"
 
 
 @dataclass(frozen=True)
@@ -57,13 +62,13 @@ class Environment:
 
     def install(self, *requirements: str | Path) -> None:
         if self.installer == "uv":
-            self.run("uv", "pip", "install", "--python", self.python, *requirements)
+            self.run(UV, "pip", "install", "--python", self.python, *requirements)
         else:
             self.run(self.python, "-m", "pip", "install", "--quiet", *requirements)
 
     def uninstall(self, name: str) -> None:
         if self.installer == "uv":
-            self.run("uv", "pip", "uninstall", "--python", self.python, name)
+            self.run(UV, "pip", "uninstall", "--python", self.python, name)
         else:
             self.run(self.python, "-m", "pip", "uninstall", "--yes", name)
 

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from environments import Environment
+from environments import UV, Environment
 
 Make = Callable[[str], Environment]
 NAME = "vllm-ascend-mrv2"
@@ -164,4 +164,4 @@ def test_from_nothing_with_uv(environment: Make, wheel: Path) -> None:
     at.run("vllm-ascend-mrv2", "install-core")
     found = at.problems()
     assert set(found) <= {"torch", "CANN"}, found  # no toolkit is selected here
-    at.run("uv", "pip", "check", "--python", at.python)
+    at.run(UV, "pip", "check", "--python", at.python)
