@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-
 # Of the extra `dist`, beside the Python that runs the tests.
 UV = Path(sysconfig.get_path("scripts")) / "uv"
 
