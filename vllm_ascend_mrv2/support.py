@@ -177,9 +177,7 @@ def _ray_beyond(config: Any) -> str | None:
         return None
     if _path(config, "parallel_config.data_parallel_size", 1) > 1:
         return "distributed_executor_backend=ray with data parallelism"
-    import vllm.envs
-
-    if not vllm.envs.VLLM_USE_RAY_V2_EXECUTOR_BACKEND:
+    if os.environ.get("VLLM_USE_RAY_V2_EXECUTOR_BACKEND") == "0":
         return "distributed_executor_backend=ray with VLLM_USE_RAY_V2_EXECUTOR_BACKEND=0"
     return None
 
