@@ -28,9 +28,14 @@ RULES: tuple[Rule, ...] = (
         "the device string is written out where core means the device under test",
     ),
     Rule(
-        r"\btorch\.cuda\.(is_available|synchronize|device_count|current_device)\(",
+        r"\btorch\.cuda\.(is_available|synchronize|device_count|current_device|get_rng_state)\(",
         r"torch.npu.\1(",
         "the same question to, or the same wait for, the device under test",
+    ),
+    Rule(
+        r"\btorch\.cuda\.memory\.(get_allocator_backend)\(",
+        r"torch.npu.memory.\1(",
+        "the same question to the device under test",
     ),
     Rule(
         r"\bcurrent_platform\.is_cuda(_alike)?\(\)",

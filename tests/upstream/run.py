@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import difflib
 import json
+import os
 import re
 import shutil
 import sys
@@ -22,7 +23,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from tests.upstream import adapt, expectations, fetch, processes
+from tests.upstream import adapt, expectations, fetch, hub, processes
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
@@ -48,6 +49,7 @@ def adapted(released: Path, names: Iterable[str]) -> Path:
     for part in fetch.PARTS:
         shutil.copytree(released / part, copy / part)
     (copy / "pytest.ini").write_text("[pytest]\naddopts = -ra\n", encoding="utf-8")
+    hub.write_configurations(copy)
     lines: list[str] = []
     for name in names:
         path = copy / "tests" / name
@@ -175,4 +177,6 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    code = main()
+    sys.stdout.flush()
+    os._exit(code)  # else libraries that were imported for the children say what they still hold

@@ -59,10 +59,10 @@ class Sampler(core.Sampler):
         self._custom_processors = tuple(kwargs.get("custom_logits_processors", ()))
         self._has_staged_writes = True
 
-    def add_request(self, req_idx: int, *args: Any) -> None:
-        """args: the request's SamplingParams; in core 0.30 the length of its prompt before."""
-        super().add_request(req_idx, *args)
-        sampling_params: SamplingParams = args[-1]
+    def add_request(self, req_idx: int, *args: Any, **kwargs: Any) -> None:
+        """As core's: the request's `sampling_params`; in 0.30 the length of its prompt before."""
+        super().add_request(req_idx, *args, **kwargs)
+        sampling_params: SamplingParams = kwargs["sampling_params"] if kwargs else args[-1]
         seed = torch.from_numpy(self.sampling_states.seeds.np[req_idx : req_idx + 1])
         self.seed_states.np[req_idx] = gumbel.seed_state(seed).numpy()[0]
         # A processor of the user's may change any request's logits, whatever its parameters say.
