@@ -21,6 +21,7 @@ from vllm_ascend_mrv2.compat import (
     bert_token_types,
     kernel_registry,
     kernel_warmup,
+    pooling_cursor,
     ray_segments,
     worker_startup,
 )
@@ -112,6 +113,7 @@ class NPUWorker(Worker):
     def _make_model_runner(self) -> AscendModelRunner:
         if self.model_config.runner_type == "pooling":
             bert_token_types.install()
+            pooling_cursor.install()
         if self.vllm_config.lora_config is not None:
             adapter_weights.install()
         return AscendModelRunner(self.vllm_config, self.device)
