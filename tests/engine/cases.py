@@ -63,7 +63,14 @@ class Case:
         return pytest.mark.xdist_group(f"server-{self}")
 
 
-TINY = [Case(family, dtype) for dtype in ("float32", "bfloat16") for family in FAMILIES]
+# Not a mixture of experts in bfloat16: where a router is all but undecided, rounding chooses the
+# experts, and a right implementation may differ from transformers in all that follows.
+TINY = [
+    Case(family, dtype)
+    for dtype in ("float32", "bfloat16")
+    for family in FAMILIES
+    if (family, dtype) != ("qwen3_moe", "bfloat16")
+]
 TINY_TIGHT = [Case(case.model, case.dtype, is_tight=True) for case in TINY]
 SMOLLM2 = Case("smollm2")
 SMOLLM2_TIGHT = Case("smollm2", is_tight=True)

@@ -28,6 +28,13 @@ def runner_of(llm: Any) -> Any:
     return core_of(llm).model_executor.driver_worker.worker.model_runner
 
 
+def shut_down(llm: Any) -> None:
+    """End an LLM's engine once: left to itself its client does so again when it is collected, and
+    takes the process groups of the next engine with it.
+    """
+    llm.llm_engine.engine_core.shutdown()
+
+
 @contextmanager
 def engine(checkpoint: Path, **arguments: Any) -> Iterator[Any]:
     """An engine in this process, given back its memory afterwards."""
@@ -50,7 +57,7 @@ def engine(checkpoint: Path, **arguments: Any) -> Iterator[Any]:
         try:
             yield llm
         finally:
-            core_of(llm).shutdown()
+            shut_down(llm)
     # Core's tables and ours; not the weights, the KV cache (7 MB here) or a graph's memory, which
     # the next engine of this process would see come back while it measures.
     left_bytes = torch.npu.memory_allocated()

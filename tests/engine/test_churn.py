@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.engine.in_process import core_of, runner_of
+from tests.engine.in_process import runner_of, shut_down
 from vllm_ascend_mrv2.runner.model_runner import AscendModelRunner
 from vllm_ascend_mrv2.runner.seq_lens import SeqLensAuthority
 
@@ -160,4 +160,4 @@ def test_device_and_host_lengths_agree_at_every_step(
     used = {verdict.authority for verdict in runner.seq_lens_log.counts}
     expected = SeqLensAuthority.DEVICE if authority == "device" else SeqLensAuthority.SCHEDULER
     assert used == {expected}
-    core_of(llm).shutdown()
+    shut_down(llm)

@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 import torch
 
-from tests.engine.in_process import core_of, runner_of
+from tests.engine.in_process import core_of, runner_of, shut_down
 from tests.helpers.emulated import Gate, Step, counters, reset_counters
 from vllm_ascend_mrv2.cli.models import tiny as tiny_model
 
@@ -154,7 +154,7 @@ def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
         )
         made = Engine(checkpoint)
         yield made
-        made.core.shutdown()
+        shut_down(made.llm)
 
 
 def steady(
