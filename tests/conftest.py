@@ -55,9 +55,10 @@ def pytest_terminal_summary(
     known["versions"] = {dist: version(dist) for dist in ("vllm", "torch", "torch-npu")}
     known["command"] = os.environ.get("RESULTS_OF", "")
     known["on"] = f"{datetime.now(UTC):%Y-%m-%d}"
-    known["commit"] = _commit()
     files = known.get("files", {}) | {file: dict(counts) for file, counts in by_file.items()}
     known["files"] = dict(sorted(files.items()))
+    commits = known.get("commits", {}) | dict.fromkeys(by_file, _commit())
+    known["commits"] = {file: commits[file] for file in known["files"]}
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(known, indent=1) + "\n")
 

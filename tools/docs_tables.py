@@ -96,7 +96,8 @@ def _results(core: str) -> tuple[str, str]:
     data = json.loads(path.read_text(encoding="utf-8"))
     total: Counter[str] = sum((Counter(counts) for counts in data["files"].values()), Counter())
     words = ", ".join(f"{count} {outcome}" for outcome, count in total.items())
-    run = f"`{data['command']}`, {data['on']}, at {data['commit']}"
+    commits = ", ".join(dict.fromkeys(data["commits"].values()))
+    run = f"`{data['command']}`, {data['on']}, at {commits}"
     return f"{words} in {len(data['files'])} files", run
 
 

@@ -10,10 +10,12 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import pytest
+from packaging.version import Version
 
 from tests.engine.commands import vllm
 from vllm_ascend_mrv2 import support
@@ -28,7 +30,8 @@ class Ask:
     """One way to ask for a refused feature: arguments, environment, or a model's configuration.
 
     named: what the refusal must name. `refused_by_core`: vLLM itself refuses before the platform is
-    asked, and `named` is in its message.
+    asked, and `named` is in its message. since: the first core that has the option; older ones do
+    not know it.
     """
 
     feature: str
@@ -37,6 +40,7 @@ class Ask:
     environment: Mapping[str, str] = field(default_factory=dict)
     config: Mapping[str, Any] | None = None
     refused_by_core: bool = False
+    since: str = ""
 
 
 MOE = {
@@ -204,7 +208,7 @@ ASKS = (
         "encoder-cache",
         ("--ec-transfer-config", json.dumps(EC_CONNECTOR)),
     ),
-    Ask("shared-memory tensor arena", "arena", ("--enable-shm-tensor-arena",)),
+    Ask("shared-memory tensor arena", "arena", ("--enable-shm-tensor-arena",), since="0.32"),
     Ask("watermarking", "watermarking", ("--watermark-config", json.dumps({"key": "3"}))),
     Ask("sleep mode", "Sleep mode", ("--enable-sleep-mode",), refused_by_core=True),
     Ask(
@@ -260,8 +264,14 @@ def test_it_is_refused_in_a_line_that_names_it(
     # A drafter is the tiny model with this row's changes; what it drafts for has none of them.
     is_drafter = any("MODEL" in argument for argument in ask.arguments)
     asked = [argument.replace("MODEL", str(folder)) for argument in ask.arguments]
+    serving = ("--model", str(model if is_drafter else folder))
+    if ask.since and Version(version("vllm")) < Version(ask.since):
+        engine_config(*serving)
+        with pytest.raises(SystemExit):
+            engine_config(*serving, *asked)
+        return
     with pytest.raises(ValueError, match=r".") as caught:
-        engine_config("--model", str(model if is_drafter else folder), *asked)
+        engine_config(*serving, *asked)
     message = str(caught.value)
     if ask.refused_by_core:
         assert ask.named in message
