@@ -73,7 +73,7 @@ OTHER_TESTS := $(filter-out tests/engine%,$(TESTS))
 
 test: MARK := not long
 # What `make test` leaves out: every prompt and model, all seeds, the slow starts.
-exactness: MARK := long
+exactness: MARK := long and not spec
 test exactness:
 	@$(RUNNABLE) $(TEST_MODELS)
 ifneq ($(OTHER_TESTS),)
@@ -83,19 +83,22 @@ ifneq ($(ENGINE_TESTS),)
 	@$(PYTEST_ENGINE) -m "$(MARK)" --durations=20 $(ENGINE_TESTS) $(ARGS)
 endif
 
-# Speculative decoding: verification's kernels, exactness of every method, random churn, counts.
+# Several devices: every layout's tokens, graphs under many schedules, starts, ends and faults.
+PARALLEL_SEEDS ?= 20
+PYTEST_PARALLEL = SEEDS=$(PARALLEL_SEEDS) OMP_NUM_THREADS=1 TASK_QUEUE_ENABLE=1 $(EMULATED) --guard \
+  --check=strict --devices 4 -- python -m pytest --durations=20 tests/parallel
+test-parallel:
+	@$(BOOTSTRAP) ray
+	@$(PYTEST_PARALLEL) -m "not spec" $(ARGS)
+
+# Speculative decoding: verification's kernels, exactness of every method, random churn, counts, and
+# two ranks. SPEC_TABLE=full: every method with every k, eager and with graphs, async and not.
 SPEC_TESTS := tests/unit/kernels/test_spec_decode.py tests/unit/test_seq_lens.py
 test-spec:
 	@$(PYTHON) tools/bootstrap.py run $(TEST_MODELS)
 	@$(PYTEST) $(SPEC_TESTS) $(ARGS)
-	@$(PYTEST_ENGINE) -m spec tests/engine $(ARGS)
-
-# Several devices: every layout's tokens, graphs under many schedules, starts, ends and faults.
-PARALLEL_SEEDS ?= 20
-test-parallel:
-	@$(BOOTSTRAP) ray
-	@SEEDS=$(PARALLEL_SEEDS) OMP_NUM_THREADS=1 TASK_QUEUE_ENABLE=1 $(EMULATED) --guard --check=strict \
-	  --devices 4 -- python -m pytest --durations=20 tests/parallel $(ARGS)
+	@$(PYTEST_ENGINE) -m spec --durations=20 tests/engine $(ARGS)
+	@$(PYTEST_PARALLEL) -m spec $(ARGS)
 
 # Core's own Model Runner V2 tests, against tests/upstream/expected.toml. Not under guard mode: it
 # is for our code, and makes these three times as slow.

@@ -52,6 +52,12 @@ def seq_lens_decision(config: Any) -> Decision:
     """What the sequence-length authority starts from."""
     if envs.SEQ_LENS.read() == "device":
         return Decision("sequence lengths", "device", f"{envs.SEQ_LENS.name}=device (debug)")
+    if config.speculative_config is not None and envs.SPEC_LENGTHS.read() == "masked":
+        return Decision(
+            "sequence lengths",
+            "upper bounds where all requests verify drafts, else device, one read per step",
+            f"{envs.SPEC_LENGTHS.name}=masked: a mask made on the device hides what lies beyond",
+        )
     if config.speculative_config is not None:
         return Decision(
             "sequence lengths",

@@ -50,6 +50,12 @@ SEQ_LENS = Switch(
     ("auto", "device"),
     "Debug only. `device` reads sequence lengths back from the device on every step.",
 )
+SPEC_LENGTHS = Switch(
+    PREFIX + "SPEC_LENGTHS",
+    "exact",
+    ("exact", "masked"),
+    "`masked` waits for no lengths while drafts are verified: attention hides what lies beyond.",
+)
 INPUT_COPY = Switch(
     PREFIX + "INPUT_COPY",
     "prepare",
@@ -84,6 +90,7 @@ CACHE = Switch(
 SWITCHES: tuple[Switch, ...] = (
     PIN_MEMORY,
     SEQ_LENS,
+    SPEC_LENGTHS,
     INPUT_COPY,
     HOTPATH,
     REPLAY_TIMEOUT_S,

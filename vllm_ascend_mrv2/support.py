@@ -12,6 +12,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
+from vllm_ascend_mrv2 import envs
+
 SUPPORTED_DTYPES = ("bfloat16", "float16", "float32")
 
 
@@ -106,12 +108,26 @@ def _speculation_on_another_core(config: Any) -> str | None:
     return "speculative decoding"
 
 
-def _speculation_on_several_devices(config: Any) -> str | None:
+def _speculation_beyond_tensor_parallelism(config: Any) -> str | None:
     parallel = _path(config, "parallel_config")
     if _path(config, "speculative_config") is None or parallel is None:
         return None
-    devices = parallel.world_size * parallel.data_parallel_size
-    return f"speculative decoding on {devices} devices" if devices > 1 else None
+    for name, size in (
+        ("pipeline", parallel.pipeline_parallel_size),
+        ("data", parallel.data_parallel_size),
+    ):
+        if size > 1:
+            return f"speculative decoding with {name} parallelism"
+    return None
+
+
+def _masked_lengths(config: Any) -> str | None:
+    if envs.SPEC_LENGTHS.read() != "masked":
+        return None
+    method = _path(config, "speculative_config.method")
+    if method is None:
+        return f"{envs.SPEC_LENGTHS.name}=masked without speculative decoding"
+    return f"{envs.SPEC_LENGTHS.name}=masked with {method}" if method == "draft_model" else None
 
 
 def _architecture(config: Any) -> str | None:
@@ -265,10 +281,18 @@ REFUSALS: tuple[Refusal, ...] = (
         "install vLLM 0.32.0, or start without --speculative-config",
     ),
     Refusal(
-        "speculative decoding on several devices",
-        _speculation_on_several_devices,
-        "no test has shown yet that every rank sees the same drafts and lengths",
-        "serve on one device, or start without --speculative-config",
+        "speculative decoding with pipeline or data parallelism",
+        _speculation_beyond_tensor_parallelism,
+        "ranks that do not verify learn only later what was accepted, and idle ranks would have to "
+        "draft along; neither has been tested",
+        "use tensor parallelism, or start without --speculative-config",
+    ),
+    Refusal(
+        "masked lengths with a draft model, or without speculative decoding",
+        _masked_lengths,
+        "only the drafts of EAGLE, MTP and n-grams are attended by a mask: a draft model's first "
+        "forward has tokens of its own at other positions",
+        f"unset {envs.SPEC_LENGTHS.name}",
     ),
     Refusal(
         "adaptive verification of drafts",

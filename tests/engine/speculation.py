@@ -6,9 +6,14 @@ load, and the engine's arguments for each method.
 from __future__ import annotations
 
 import random
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import pytest
+
+from tests.engine.in_process import core_of, engine
 from vllm_ascend_mrv2.cli.models import drafts, tiny
 
 VOCAB = 256
@@ -119,6 +124,64 @@ def greedy(llm: Any, count: int = 32) -> list[tuple[list[int], list[dict[int, fl
         ]
         made.append((list(answer.token_ids), scores))
     return made
+
+
+def block_pool_of(llm: Any) -> Any:
+    """The KV blocks of the scheduler of an engine in this process."""
+    return core_of(llm).scheduler.kv_cache_manager.block_pool
+
+
+@contextmanager
+def speculating(
+    folder: Path,
+    method: str,
+    k: int,
+    *,
+    eager: bool = False,
+    async_scheduling: bool = True,
+    config: dict[str, Any] | None = None,
+    **more: Any,
+) -> Iterator[Any]:
+    """An engine that verifies `k` drafts of `method`; its checkpoints are made below `folder`.
+
+    config: more of --speculative-config; more: other arguments than `arguments()` has.
+    """
+    with engine(
+        target(folder, method),
+        speculative_config=speculative_config(folder, method, k, **(config or {})),
+        async_scheduling=async_scheduling,
+        enforce_eager=eager,
+        **arguments(**more),
+    ) as llm:
+        yield llm
+
+
+def plain_answers(folder: Path, count: int = 32) -> Callable[[str], Any]:
+    """Method -> the load's answers without speculation, made once for each target."""
+    known: dict[Path, Any] = {}
+
+    def answers(method: str) -> Any:
+        checkpoint = target(folder, method)
+        if checkpoint not in known:
+            with engine(
+                checkpoint, enforce_eager=True, async_scheduling=False, **arguments()
+            ) as llm:
+                known[checkpoint] = greedy(llm, count)
+            tokens = [token for answer, _ in known[checkpoint] for token in answer]
+            assert len(set(tokens)) > 60, "the model hardly varies"
+        return known[checkpoint]
+
+    return answers
+
+
+def assert_equal(made: Any, wanted: Any, where: str = "") -> None:
+    """The same tokens, and log probabilities but for rounding."""
+    for number, ((tokens, scores), (plain, plain_scores)) in enumerate(
+        zip(made, wanted, strict=True)
+    ):
+        assert tokens == plain, f"request {number} {where}"
+        for place, plain_place in zip(scores, plain_scores, strict=True):
+            assert place == pytest.approx(plain_place, abs=1e-4), f"request {number} {where}"
 
 
 def metric(llm: Any, name: str) -> float:

@@ -101,9 +101,25 @@ ASKS = (
         speculation(**NGRAM, enable_adaptive_verification=True),
     ),
     Ask(
-        "speculative decoding on several devices",
-        "on 2 devices",
-        (*speculation(**NGRAM), "--tensor-parallel-size", "2"),
+        "speculative decoding with pipeline or data parallelism",
+        "pipeline parallelism",
+        (*speculation(**NGRAM), "--pipeline-parallel-size", "2"),
+    ),
+    Ask(
+        "speculative decoding with pipeline or data parallelism",
+        "data parallelism",
+        (*speculation(**NGRAM), "--data-parallel-size", "2"),
+    ),
+    Ask(
+        "masked lengths with a draft model, or without speculative decoding",
+        "with draft_model",
+        speculation(method="draft_model", num_speculative_tokens=2, model="MODEL"),
+        environment={"VLLM_ASCEND_MRV2_SPEC_LENGTHS": "masked"},
+    ),
+    Ask(
+        "masked lengths with a draft model, or without speculative decoding",
+        "without speculative decoding",
+        environment={"VLLM_ASCEND_MRV2_SPEC_LENGTHS": "masked"},
     ),
     Ask(
         "extraction of hidden states",

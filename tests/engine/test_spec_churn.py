@@ -8,6 +8,7 @@ driver is test_churn.py's; the KV cache is watched by kv_guard.py.
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ import numpy as np
 import pytest
 
 from tests.engine import speculation
-from tests.engine.in_process import engine
+from tests.engine.in_process import runner_of
 from tests.engine.test_churn import Driver, Observer
 from tests.helpers.kv_guard import KvGuard
 from vllm_ascend_mrv2.runner.seq_lens import SeqLensAuthority
@@ -46,24 +47,22 @@ class DraftObserver:
 def run(
     folder: Path, method: str, k: int, steps: int, async_scheduling: bool, eager: bool, seed: int
 ) -> None:
-    config = speculation.speculative_config(
+    acceptance = {
+        "rejection_sample_method": "synthetic",
+        "synthetic_acceptance_rates": list(RATES[:k]),
+    }
+    with speculation.speculating(
         folder,
         method,
         k,
-        rejection_sample_method="synthetic",
-        synthetic_acceptance_rates=list(RATES[:k]),
-    )
-    more: dict[str, Any] = {"max_num_seqs": 6, "num_gpu_blocks_override": 32}
-    with engine(
-        speculation.target(folder, method),
-        speculative_config=config,
+        eager=eager,
         async_scheduling=async_scheduling,
-        enforce_eager=eager,
-        **speculation.arguments(**more),
+        config=acceptance,
+        max_num_seqs=6,
+        num_gpu_blocks_override=32,
     ) as llm:
-        worker = llm.llm_engine.engine_core.engine_core.model_executor.driver_worker.worker
-        runner = worker.model_runner
-        guard = KvGuard(runner)
+        runner = runner_of(llm)
+        guard = KvGuard(runner, speculation.block_pool_of(llm))
         observer = Observer(runner)
         drafts = None if method == "ngram_gpu" else DraftObserver(runner.speculator)
         driver = Driver(llm.llm_engine, seed=seed, max_running=12)
@@ -88,24 +87,52 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.long
-def test_a_draft_model_s_lengths_and_slots(folder: Path) -> None:
-    run(folder, "draft_model", k=3, steps=300, async_scheduling=True, eager=True, seed=1)
+def test_what_the_guard_finds_is_named_by_step_request_and_block(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Lengths that are one too long, of the target and of its drafts: the guard is not blind."""
+    with speculation.speculating(folder, "eagle", 3, eager=True, num_gpu_blocks_override=32) as llm:
+        runner = runner_of(llm)
+        found: list[str] = []
+        KvGuard(runner, speculation.block_pool_of(llm), found)
+        driver = Driver(llm.llm_engine, seed=3, max_running=4)
+        drive(driver, 8)
+        assert not found
+        for owner, name, what in (
+            (runner.speculator, "_lengths", "a draft"),
+            (runner, "_decide_seq_lens", "a hidden state of the target"),
+        ):
+            exact = getattr(owner, name)
+            with monkeypatch.context() as patch:
+                patch.setattr(
+                    owner, name, lambda *args, exact=exact, **more: exact(*args, **more) + 1
+                )
+                drive(driver, 4)
+            whose = r"request r\d+.* up to token \d+, block \d+ slot \d+"
+            pattern = rf"step \d+: {what} read what is not computed: {whose}"
+            assert any(re.match(pattern, finding) for finding in found), found
+
+
+def drive(driver: Driver, steps: int) -> None:
+    for _ in range(steps):
+        driver.step()
 
 
 @pytest.mark.long
 @pytest.mark.parametrize(
-    ("method", "k", "async_scheduling", "eager"),
+    ("method", "k", "async_scheduling", "eager", "steps"),
     [
-        ("eagle", 3, True, False),
-        ("eagle", 5, False, True),
-        ("draft_model", 5, False, False),
-        ("ngram_gpu", 3, True, False),
-        ("eagle3", 5, True, True),
-        ("mtp", 5, True, False),
-        ("mtp", 1, False, True),
+        ("eagle", 3, True, False, 2000),
+        ("draft_model", 5, False, False, 2000),
+        ("ngram_gpu", 3, True, False, 2000),
+        ("eagle3", 5, True, True, 2000),
+        ("mtp", 5, True, False, 2000),
+        ("eagle", 5, False, True, 300),
+        ("draft_model", 3, True, True, 300),
+        ("mtp", 1, False, True, 300),
     ],
 )
 def test_lengths_and_slots_of_every_method(
-    folder: Path, method: str, k: int, async_scheduling: bool, eager: bool
+    folder: Path, method: str, k: int, async_scheduling: bool, eager: bool, steps: int
 ) -> None:
-    run(folder, method, k, steps=2000, async_scheduling=async_scheduling, eager=eager, seed=2)
+    run(folder, method, k, steps, async_scheduling=async_scheduling, eager=eager, seed=2)

@@ -2,10 +2,12 @@
 """Watches the KV cache of a runner in this process: what no step may read is NaN, and what no step
 may write stays as it was.
 
-Before each step every slot that its requests have not computed is poisoned with NaN: a length that
-is one too long then shows as NaN in a hidden state. After it, with its drafts made, every slot but
-those must be bit for bit what it was. Findings name step, request and block. Uses the runner's own
-tables; the device is read at every step, so nothing is fast here.
+Before each step every slot that its requests have not computed is poisoned with NaN, in the layers
+of target and drafter, and so is every block that nobody has: the null block, and those that are
+free and in no prefix cache. A length that is one too long then shows as NaN in a hidden state.
+After the step, with its drafts made, every slot but its requests' own must be bit for bit what it
+was. Findings name step, request and block. Uses the runner's own tables; the device is read at
+every step, so nothing is fast here.
 """
 
 from __future__ import annotations
@@ -19,13 +21,18 @@ import torch
 class KvGuard:
     """Guards one runner from its creation on. Raises AssertionError inside the step at fault."""
 
-    def __init__(self, runner: Any) -> None:
+    def __init__(self, runner: Any, block_pool: Any, found: list[str] | None = None) -> None:
+        """runner: of this process; block_pool: its scheduler's; found: for what it would raise."""
         self.runner = runner
+        self._found = found
+        self._pool = block_pool
         self.steps = 0
         self.poisoned = 0  # slots
         self._before: list[torch.Tensor] = []
         self._allowed: torch.Tensor | None = None
         self._owners: dict[int, str] = {}
+        layers = {layer.kv_cache.data_ptr() for layer in self._attention_layers()}
+        assert {cache.data_ptr() for cache in runner.kv_caches} >= layers, "a layer is not watched"
         self._prepare, self._sample = runner.prepare_inputs, runner.sample_tokens
         runner.prepare_inputs, runner.sample_tokens = self.prepare, self.sample
         speculator = runner.speculator
@@ -33,10 +40,16 @@ class KvGuard:
             self._sample_draft = speculator.sample_draft
             speculator.sample_draft = self.sample_draft
 
+    def _attention_layers(self) -> list[Any]:
+        """Of the target, and of a drafter that has a model."""
+        layers = self.runner.compilation_config.static_forward_context.values()
+        return [layer for layer in layers if hasattr(layer, "kv_cache")]
+
     def prepare(self, *args: Any, **kwargs: Any) -> Any:
         batch = self._prepare(*args, **kwargs)
         self._batch = batch
         tables = self.runner.block_tables
+        assert len(tables.block_tables) == 1, "one KV cache group is watched"
         computed = self.runner.req_states.num_computed_tokens.gpu.cpu().numpy()
         blocks_of = tables.block_tables[0].gpu.cpu().numpy()
         counts = tables.num_blocks.np[0]
@@ -52,9 +65,18 @@ class KvGuard:
             assert not taken.any(), f"step {self.steps}: {req_id} shares an unfilled block"
             allowed[mine[slots // size], slots % size] = True
             self._owners |= dict.fromkeys(mine.tolist(), req_id)
-        self.poisoned += int(allowed.sum())
+        nobodys = np.fromiter(
+            (not block.ref_cnt and block.block_hash is None for block in self._pool.blocks),
+            bool,
+            num_blocks,
+        )
+        nobodys[list(self._owners)] = False  # freed since by a scheduler that is a step ahead
+        nobodys[self._pool.null_block.block_id] = True
+        poisoned = allowed | nobodys[:, None]
+        self.poisoned += int(poisoned.sum())
         self._allowed = torch.from_numpy(allowed).to(self.runner.device)
-        poison = self._allowed.view(num_blocks, 1, size, 1)
+        self._computed, self._blocks_of = computed[batch.idx_mapping_np], blocks_of
+        poison = torch.from_numpy(poisoned).to(self.runner.device).view(num_blocks, 1, size, 1)
         for cache in self.runner.kv_caches:
             cache.masked_fill_(poison, float("nan"))
         self._before = [cache.clone() for cache in self.runner.kv_caches]
@@ -73,10 +95,10 @@ class KvGuard:
 
     def sample_draft(self, hidden: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
         if self._before:  # not while the engine measures itself
-            nan = hidden.isnan().any(-1).cpu()
-            rows = nan.nonzero().flatten().tolist()
-            names = [self._batch.req_ids[row] for row in rows if row < self._batch.num_reqs]
-            assert not names, f"step {self.steps}: a draft of {names} read what is not computed"
+            rows = hidden.isnan().any(-1).cpu().nonzero().flatten().tolist()
+            rows = [row for row in rows if row < self._batch.num_reqs]
+            lens = self.runner.speculator.host_seq_lens.values
+            self._refuse(rows, "a draft", lens if lens is not None else [])
         return self._sample_draft(hidden, *args, **kwargs)
 
     def _refuse_nan(self, nan: torch.Tensor, what: str) -> None:
@@ -85,8 +107,27 @@ class KvGuard:
             return
         ends = self._batch.query_start_loc_np[1 : self._batch.num_reqs + 1]
         rows = sorted(set(np.searchsorted(ends, tokens, side="right").tolist()))
-        names = [self._batch.req_ids[row] for row in rows]
-        raise AssertionError(f"step {self.steps}: {what} of {names} read what is not computed")
+        self._refuse(rows, what, self.runner.host_seq_lens.require(self._batch.num_reqs))
+
+    def _refuse(self, rows: list[int], what: str, lens: Any) -> None:
+        """Rows of the batch that read poison, and where the lengths that they were given end."""
+        size = self.runner.block_tables.block_sizes[0]
+        found = []
+        for row in rows:
+            text = f"request {self._batch.req_ids[row]} ({self._computed[row]} tokens computed)"
+            if row < len(lens) and lens[row]:
+                last = int(lens[row]) - 1
+                block = self._blocks_of[self._batch.idx_mapping_np[row], last // size]
+                text += f" up to token {last}, block {block} slot {last % size}"
+            found.append(text)
+        if found:
+            self._report(f"{what} read what is not computed: {'; '.join(found)}")
+
+    def _report(self, finding: str) -> None:
+        text = f"step {self.steps}: {finding}"
+        if self._found is None:
+            raise AssertionError(text)
+        self._found.append(text)
 
     def _compare(self) -> None:
         assert self._allowed is not None
@@ -100,4 +141,5 @@ class KvGuard:
                 f"block {block} slot {slot} (of {self._owners.get(block, 'no request')})"
                 for block, slot in wrong[:4]
             ]
-            assert not found, f"step {self.steps}: layer {layer} wrote {', '.join(found)}"
+            if found:
+                self._report(f"layer {layer} wrote {', '.join(found)}")

@@ -21,6 +21,7 @@ PROVEN = SeqLensFacts(
     forced_to_device=False,
     has_speculator=False,
     has_drafts=False,
+    hides_unverified=False,
     new_tokens_per_step=1,
     is_diffusion=False,
     mirror_complete=True,
@@ -47,19 +48,44 @@ WORD = {
 }
 
 
+# A mask forbids nothing, and allows nothing but a bound.
+MASKED = {"hides_unverified": (True,)}
+
+
+def all_rows() -> list[SeqLensFacts]:
+    choices = {name: (getattr(PROVEN, name), *values) for name, values in (UNSAFE | MASKED).items()}
+    return [
+        SeqLensFacts(**dict(zip(choices, row, strict=True)))
+        for row in itertools.product(*choices.values())
+    ]
+
+
 def test_the_table_covers_every_fact() -> None:
-    assert set(UNSAFE) == set(SeqLensFacts.__dataclass_fields__)
+    assert set(UNSAFE | MASKED) == set(SeqLensFacts.__dataclass_fields__)
 
 
 def test_only_the_proven_row_lets_the_scheduler_speak() -> None:
-    """All combinations of all facts: one row of them may skip the device."""
-    choices = [(getattr(PROVEN, name), *values) for name, values in UNSAFE.items()]
-    rows = [SeqLensFacts(*row) for row in itertools.product(*choices)]
-    assert len(rows) == 2**6 * 4
+    """All combinations of all facts: one row of them, masked or not, may skip the device."""
+    rows = all_rows()
+    assert len(rows) == 2**7 * 4
     by_scheduler = [
         row for row in rows if decide_seq_lens(row).authority is SeqLensAuthority.SCHEDULER
     ]
-    assert by_scheduler == [PROVEN]
+    assert by_scheduler == [PROVEN, replace(PROVEN, hides_unverified=True)]
+
+
+def test_only_masked_verification_takes_an_upper_bound() -> None:
+    """A speculator, a mask, and nothing else than rejected drafts between count and bound."""
+    masked = replace(PROVEN, has_speculator=True, hides_unverified=True)
+    wanted = [
+        replace(masked, has_drafts=drafts, mirror_agrees=agrees)
+        for drafts in (False, True)
+        for agrees in (True, False)
+    ]
+    bounded = [
+        row for row in all_rows() if decide_seq_lens(row).authority is SeqLensAuthority.BOUND
+    ]
+    assert bounded == wanted
 
 
 @pytest.mark.parametrize("name", UNSAFE)

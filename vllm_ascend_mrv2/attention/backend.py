@@ -12,6 +12,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import ClassVar
 
+import numpy as np
 import torch
 import torch_npu
 from vllm.config import VllmConfig
@@ -28,6 +29,7 @@ from vllm.v1.kv_cache_interface import AttentionSpec, KVCacheSpec
 from vllm.v1.kv_cache_layout import KVCacheLayout
 
 from vllm_ascend_mrv2.attention.fia import FiaCall, attend
+from vllm_ascend_mrv2.attention.key_mask import KeyMask
 from vllm_ascend_mrv2.attention.layer import FiaLayer
 from vllm_ascend_mrv2.attention.plan import FiaPlan, HostSeqLens, make_captured_plan, make_fia_plan
 
@@ -104,8 +106,30 @@ class AscendAttentionMetadataBuilder(AttentionMetadataBuilder[FiaPlan]):
         device: torch.device,
     ) -> None:
         super().__init__(kv_cache_spec, layer_names, vllm_config, device)
-        # Given by the runner after the KV cache was set up.
+        # Both given by the runner after the KV cache was set up. masked_query_len: batches of so
+        # many tokens for each request are attended by a mask, their lengths being upper bounds.
         self.host_seq_lens = HostSeqLens()
+        self.masked_query_len: int | None = None
+        self._key_mask: KeyMask | None = None
+
+    def _mask_of(self, batch: CommonAttentionMetadata) -> KeyMask | None:
+        """The mask that a batch of this shape is attended by, if any."""
+        query_len = self.masked_query_len
+        starts = batch.query_start_loc_cpu[: batch.num_reqs + 1].numpy()
+        if query_len is None or batch.num_actual_tokens != query_len * batch.num_reqs:
+            return None
+        # Rows that pad a batch for a graph are behind its last token there.
+        if not np.isin(np.diff(starts), (query_len, 0)).all():
+            return None
+        if self._key_mask is None:
+            block_size = self.kv_cache_spec.block_size
+            self._key_mask = KeyMask(
+                self.vllm_config.scheduler_config.max_num_seqs,
+                query_len,
+                batch.block_table_tensor.shape[1] * block_size,
+                self.device,
+            )
+        return self._key_mask
 
     def build(
         self,
@@ -115,6 +139,9 @@ class AscendAttentionMetadataBuilder(AttentionMetadataBuilder[FiaPlan]):
     ) -> FiaPlan:
         batch = common_attn_metadata
         kv_lens = self.host_seq_lens.require(batch.num_reqs)
+        mask = None
+        if (key_mask := self._mask_of(batch)) is not None:
+            mask = key_mask.fill(batch.positions[: batch.num_actual_tokens])
         if kv_lens[-1] == 0:  # rows without a request: a decode batch padded for a graph
             return make_captured_plan(
                 kv_lens.tolist(),
@@ -122,6 +149,7 @@ class AscendAttentionMetadataBuilder(AttentionMetadataBuilder[FiaPlan]):
                 batch.slot_mapping,
                 self.kv_cache_spec.block_size,
                 batch.num_actual_tokens // batch.num_reqs,
+                mask,
             )
         return make_fia_plan(
             query_start_loc=batch.query_start_loc_cpu[: batch.num_reqs + 1].numpy(),
@@ -131,16 +159,19 @@ class AscendAttentionMetadataBuilder(AttentionMetadataBuilder[FiaPlan]):
             slot_mapping=batch.slot_mapping,
             block_size=self.kv_cache_spec.block_size,
             max_model_len=self.vllm_config.model_config.max_model_len,
+            mask=mask,
         )
 
     def build_for_cudagraph_capture(self, common_attn_metadata: CommonAttentionMetadata) -> FiaPlan:
         batch = common_attn_metadata
+        key_mask = self._mask_of(batch)
         return make_captured_plan(
             [],
             batch.block_table_tensor[: batch.num_reqs],
             batch.slot_mapping,
             self.kv_cache_spec.block_size,
             batch.num_actual_tokens // batch.num_reqs,
+            None if key_mask is None else key_mask.of_rows(batch.num_reqs),
         )
 
 
@@ -180,8 +211,11 @@ class AscendAttentionImpl(FiaLayer[FiaPlan]):
             plan.slot_mapping[:tokens],
             cache_mode="Norm",
         )
+        queries = query[:tokens].contiguous()
+        if plan.mask is not None:
+            queries = queries.unflatten(0, (plan.mask.shape[0], -1))
         call = FiaCall(
-            query=query[:tokens].contiguous(),
+            query=queries,
             key_cache=key_cache,
             value_cache=value_cache,
             block_table=plan.block_table,
@@ -189,7 +223,8 @@ class AscendAttentionImpl(FiaLayer[FiaPlan]):
             num_heads=self.num_heads,
             num_kv_heads=self.num_kv_heads,
             scale=self.scale,
+            mask=plan.mask,
         )
         attended = attend(call, plan.query_ends, plan.kv_lens)
-        output[:tokens].copy_(attended)
+        output[:tokens].copy_(attended.view_as(output[:tokens]))
         return output

@@ -20,15 +20,19 @@ import torch_npu
 # FIA sparse_mode 3 (causal, aligned to the last key) takes a fixed mask of this size.
 COMPRESSED_MASK_SIZE = 2048
 SPARSE_CAUSAL = 3
+SPARSE_GIVEN = 1  # the mask says all
 
 
 @dataclass(frozen=True)
 class FiaCall:
-    """The tensors and parameters of one layer's call (TND, paged, causal).
+    """The tensors and parameters of one layer's call (paged, causal).
 
-    query: [T, num_heads, head_size]; key_cache, value_cache: [num_blocks, block_size,
+    query: [T, num_heads, head_size]; with `mask` [num_reqs, query_len, num_heads, head_size]. mask:
+    [num_reqs, 1, query_len, >= longest] bool, what each query must not see; None: nothing beyond
+    its own position, by lengths that are exact. key_cache, value_cache: [num_blocks, block_size,
     num_kv_heads * head_size], contiguous; block_table: [num_reqs, max_blocks] int32.
-    Host lengths are given per call: query_ends cumulative, kv_lens per request.
+    Host lengths are given per call: query_ends cumulative (with a mask: of each request), kv_lens
+    per request.
     """
 
     query: torch.Tensor
@@ -39,6 +43,7 @@ class FiaCall:
     num_heads: int
     num_kv_heads: int
     scale: float
+    mask: torch.Tensor | None = None
 
     def attend(self, query_ends: list[int], kv_lens: list[int]) -> torch.Tensor:
         """The attended values, newly allocated, shaped like `query`."""
@@ -95,13 +100,18 @@ class FiaCall:
         return {
             "block_table": self.block_table,
             "block_size": self.block_size,
-            "input_layout": "TND",
+            "input_layout": "TND" if self.mask is None else "BSND",
             "num_heads": self.num_heads,
             "num_key_value_heads": self.num_kv_heads,
             "scale": self.scale,
-            "sparse_mode": SPARSE_CAUSAL,
-            "atten_mask": compressed_causal_mask(self.query.device),
+            **self._masking(),
         }
+
+    def _masking(self) -> dict[str, object]:
+        if self.mask is not None:
+            return {"sparse_mode": SPARSE_GIVEN, "atten_mask": self.mask}
+        causal = compressed_causal_mask(self.query.device)
+        return {"sparse_mode": SPARSE_CAUSAL, "atten_mask": causal}
 
 
 _masks: dict[torch.device, torch.Tensor] = {}

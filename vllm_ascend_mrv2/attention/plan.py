@@ -47,14 +47,15 @@ class HostSeqLens:
 
 @dataclass(frozen=True)
 class FiaPlan:
-    """What every attention layer of a KV cache group needs for one step (TND, paged).
+    """What every attention layer of a KV cache group needs for one step (paged).
 
     num_tokens: T, query tokens in this step.
-    query_ends: num_reqs cumulative query lengths, host ints; the last is T.
-    kv_lens: num_reqs KV lengths including this step's tokens, host ints.
+    query_ends: num_reqs cumulative query lengths, host ints; the last is T. With a mask: of each.
+    kv_lens: num_reqs KV lengths including this step's tokens, host ints. With a mask: or more.
     block_table: [>= num_reqs, max_blocks] int32 on the device, in blocks of block_size tokens.
     slot_mapping: [>= T] int64 on the device, token -> block * block_size + offset.
     block_size: tokens per KV block.
+    mask: [num_reqs, 1, T / num_reqs, >= longest] bool on the device, what a query must not see.
     """
 
     num_tokens: int
@@ -63,6 +64,7 @@ class FiaPlan:
     block_table: torch.Tensor
     slot_mapping: torch.Tensor
     block_size: int
+    mask: torch.Tensor | None = None
 
 
 def make_fia_plan(
@@ -73,10 +75,11 @@ def make_fia_plan(
     slot_mapping: torch.Tensor,
     block_size: int,
     max_model_len: int,
+    mask: torch.Tensor | None = None,
 ) -> FiaPlan:
     """Check a step's lengths and return its plan.
 
-    query_start_loc: [num_reqs + 1] int32 host. kv_lens: [num_reqs] int32 host.
+    query_start_loc: [num_reqs + 1] int32 host. kv_lens: [num_reqs] int32 host. mask: see FiaPlan.
     Raises PlanError naming the first request that breaks a rule.
     """
     num_reqs = len(kv_lens)
@@ -104,11 +107,12 @@ def make_fia_plan(
         raise PlanError(f"slot_mapping has {slot_mapping.shape[0]} slots for {num_tokens} tokens")
     return FiaPlan(
         num_tokens=num_tokens,
-        query_ends=query_ends.tolist(),
+        query_ends=query_ends.tolist() if mask is None else query_lens.tolist(),
         kv_lens=kv_lens.tolist(),
         block_table=block_table,
         slot_mapping=slot_mapping,
         block_size=block_size,
+        mask=mask,
     )
 
 
@@ -121,8 +125,10 @@ def padded_decode_lens(kv_lens: list[int], size: int, query_len: int = 1) -> lis
     return [length or query_len for length in kv_lens] + [query_len] * (size - len(kv_lens))
 
 
-def uniform_query_ends(size: int, query_len: int) -> list[int]:
-    """Cumulative query lengths of `size` rows of `query_len` tokens each."""
+def uniform_query_ends(size: int, query_len: int, has_mask: bool = False) -> list[int]:
+    """Cumulative query lengths of `size` rows of `query_len` tokens; with a mask, of each row."""
+    if has_mask:
+        return [query_len] * size
     return list(range(query_len, query_len * size + 1, query_len))
 
 
@@ -132,6 +138,7 @@ def make_captured_plan(
     slot_mapping: torch.Tensor,
     block_size: int,
     query_len: int = 1,
+    mask: torch.Tensor | None = None,
 ) -> FiaPlan:
     """The plan of a decode batch in a captured graph: `query_len` tokens per row, padded rows
     included.
@@ -141,11 +148,12 @@ def make_captured_plan(
     size = block_table.shape[0]
     return FiaPlan(
         num_tokens=size * query_len,
-        query_ends=uniform_query_ends(size, query_len),
+        query_ends=uniform_query_ends(size, query_len, mask is not None),
         kv_lens=padded_decode_lens(kv_lens, size, query_len),
         block_table=block_table,
         slot_mapping=slot_mapping,
         block_size=block_size,
+        mask=mask,
     )
 
 

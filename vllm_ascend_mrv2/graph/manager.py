@@ -40,8 +40,8 @@ class ArmedReplays(CudaGraphManager):
         assert desc.num_reqs is not None
         size, query_len = desc.num_reqs, desc.num_tokens // desc.num_reqs
         lens = padded_decode_lens(self.host_seq_lens.require_up_to(size).tolist(), size, query_len)
-        ends = uniform_query_ends(size, query_len)
         captured, protocol = self.graphs[desc], self.protocol
+        ends = uniform_query_ends(size, query_len, captured.tasks.have_mask)
         captured.arm(lambda: protocol.replay(captured, ends, lens))
         return super().run_fullgraph(desc)
 

@@ -71,6 +71,11 @@ class AttentionTasks:
         self.tasks.append(AttentionTask(call, output, softmax_lse, workspace, handle, may_run))
         return output
 
+    @property
+    def have_mask(self) -> bool:
+        """Whether attention is given a mask, and with it the query length of each request."""
+        return any(task.call.mask is not None for task in self.tasks)
+
     def require(self, captured: int) -> None:
         """Raises TaskMismatchError unless there are `captured` tasks."""
         if len(self.tasks) != captured:

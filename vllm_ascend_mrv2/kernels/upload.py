@@ -9,6 +9,7 @@ copies from the host to the device.
 from __future__ import annotations
 
 import threading
+from collections import OrderedDict
 from collections.abc import Callable
 from typing import Any, Protocol
 
@@ -35,6 +36,7 @@ _local = threading.local()
 def use(staging: Staging | None) -> None:
     """Send through `staging` on this thread, while it is open; None: always at once."""
     _local.staging = staging
+    _local.repeats = _Repeats()
 
 
 def _open_staging() -> Staging | None:
@@ -112,12 +114,49 @@ def step_tensor_h2d(
     """The same for the runner's own inputs, which live no longer than the step.
 
     Core asks for a tensor without `out` first and with `out` last, and launches no reader in
-    between; so only the last one flushes, and the first is the staged view itself.
+    between; so only the last one flushes, and the first is the staged view itself. What comes
+    again and again is kept on the device and sent no more; nothing may write the returned tensor.
     """
     if _open_staging() is None:
         return tensor_h2d(data, device, dtype, out)
-    view = stage(as_array(data, out.dtype if out is not None else dtype), device or "cpu")
+    array = as_array(data, out.dtype if out is not None else dtype)
+    view = _repeats().on_device(array, device if out is None else out.device)
     if out is None:
         return view
     flush()
     return out.copy_(view)
+
+
+_KEPT_INPUTS = 32  # a step has two or three, so that each outlives the steps in flight
+
+
+class _Repeats:
+    """Inputs of past steps by content: the second time that one comes it stays on the device."""
+
+    def __init__(self) -> None:
+        self._kept: OrderedDict[tuple[str, tuple[int, ...], bytes], torch.Tensor | None] = (
+            OrderedDict()
+        )
+
+    def on_device(self, array: npt.NDArray[Any], device: torch.device | str | None) -> torch.Tensor:
+        """`array` on the device, to be read after the next flush and never written."""
+        key = (array.dtype.char, array.shape, array.tobytes())
+        is_known = key in self._kept
+        kept = self._kept.pop(key, None)
+        if kept is not None:
+            self._kept[key] = kept
+            return kept
+        view = stage(array, device or "cpu")
+        if is_known:
+            again = torch.empty_like(view)
+            after(lambda: again.copy_(view))
+            kept = again
+        self._kept[key] = kept
+        if len(self._kept) > _KEPT_INPUTS:
+            self._kept.popitem(last=False)
+        return view if kept is None else kept
+
+
+def _repeats() -> _Repeats:
+    made: _Repeats = _local.repeats
+    return made

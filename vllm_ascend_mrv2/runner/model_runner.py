@@ -56,6 +56,7 @@ from vllm_ascend_mrv2.kernels.sample import penalties
 from vllm_ascend_mrv2.runner import output as results
 from vllm_ascend_mrv2.runner.garbage import no_collection
 from vllm_ascend_mrv2.runner.input_copy import InputCopyPolicy, input_copy_of
+from vllm_ascend_mrv2.runner.masked import hides_unverified, new_blocks, zero_blocks
 from vllm_ascend_mrv2.runner.memory import use_what_sampling_needs
 from vllm_ascend_mrv2.runner.output import AscendStepOutput
 from vllm_ascend_mrv2.runner.read_back import ComputedReadBack
@@ -113,6 +114,10 @@ class AscendModelRunner(GPUModelRunner):
                 device, self.seq_lens_mirror, self.replay_protocol.close_window
             )
             self.speculator.read_back = self.read_back
+        # Of every batch in which each request verifies as many drafts as there can be.
+        self._hides_unverified = self.speculator is not None and hides_unverified()
+        if self.speculator is not None:
+            self.speculator.hides_unverified = self._hides_unverified
         self._batch_has_penalties = True
         self._seq_lens_from_device = envs.SEQ_LENS.read() == "device"
         self._step_result: tuple[list[str], torch.Tensor] | None = None
@@ -133,6 +138,8 @@ class AscendModelRunner(GPUModelRunner):
             for group in groups:
                 for builder in group.metadata_builders:
                     builder.host_seq_lens = self.host_seq_lens
+                    if self._hides_unverified:
+                        builder.masked_query_len = self.decode_query_len
         self.cudagraph_manager.protocol = self.replay_protocol
         self.cudagraph_manager.host_seq_lens = self.host_seq_lens
         if hasattr(self.speculator, "use_graphs"):
@@ -218,6 +225,11 @@ class AscendModelRunner(GPUModelRunner):
         for new_request in scheduler_output.scheduled_new_reqs:
             row = self.req_states.req_id_to_index[new_request.req_id]
             self.seq_lens_mirror.add(row, new_request.num_computed_tokens)
+
+    def update_requests(self, scheduler_output: SchedulerOutput) -> None:
+        super().update_requests(scheduler_output)
+        if self._hides_unverified:
+            zero_blocks(self.kv_caches, new_blocks(scheduler_output, self.block_tables.block_sizes))
 
     def _remove_request(self, req_id: str) -> bool:
         row = self.req_states.req_id_to_index.get(req_id)
@@ -416,6 +428,8 @@ class AscendModelRunner(GPUModelRunner):
             num_scheduled=batch.num_scheduled_tokens,
             device_lens=lambda: self._read_seq_lens(batch),
             has_drafts=batch.num_draft_tokens > 0,
+            hides_unverified=self._hides_unverified
+            and bool((batch.num_scheduled_tokens == self.decode_query_len).all()),
         )
         batch.seq_lens_cpu_upper_bound[: batch.num_reqs] = torch.from_numpy(lens)
         self.host_seq_lens.publish(batch.seq_lens_cpu_upper_bound.numpy())
@@ -459,6 +473,7 @@ class AscendModelRunner(GPUModelRunner):
         num_scheduled: npt.NDArray[np.int32],
         device_lens: Any,
         has_drafts: bool = False,
+        hides_unverified: bool = False,
     ) -> npt.NDArray[np.int32]:
         """This step's lengths [num_reqs] int32, from whoever may say them; the mirror follows."""
         mirror = self.seq_lens_mirror
@@ -468,6 +483,7 @@ class AscendModelRunner(GPUModelRunner):
                 # Of a pipeline only the last rank loads one, and the others verify its drafts too.
                 has_speculator=self.speculative_config is not None,
                 has_drafts=has_drafts,
+                hides_unverified=hides_unverified,
                 new_tokens_per_step=self.model_state.num_new_sampled_tokens_per_step,
                 is_diffusion=self.model_config.is_diffusion,
                 mirror_complete=mirror.follows(rows),
@@ -482,6 +498,8 @@ class AscendModelRunner(GPUModelRunner):
             lens = device_lens()
             mirror.correct(rows, lens)
             return lens
+        if verdict.authority is SeqLensAuthority.BOUND:
+            return num_computed + num_scheduled  # the mirror waits for the next read
         mirror.advance(rows, num_scheduled)
         return num_computed + num_scheduled
 

@@ -23,6 +23,7 @@ class SeqLensAuthority(enum.Enum):
 
     SCHEDULER = "scheduler"  # CPU mirror, no device read
     DEVICE = "device"  # corrected device value, one D2H and one wait
+    BOUND = "upper bound"  # the scheduler's; the device hides what lies beyond the true length
 
 
 @dataclass(frozen=True)
@@ -32,6 +33,7 @@ class SeqLensFacts:
     forced_to_device: the debug switch VLLM_ASCEND_MRV2_SEQ_LENS=device.
     has_speculator: some rank has a speculator, so a step may accept fewer tokens than scheduled.
     has_drafts: this step, or one in flight before it, verifies draft tokens.
+    hides_unverified: attention sees, by a mask made on the device, no key beyond the true lengths.
     new_tokens_per_step: core's num_new_sampled_tokens_per_step (1 for autoregressive decoding).
     is_diffusion: the model rewrites tokens it already produced.
     mirror_complete: the mirror saw the add or resume of every request in the batch.
@@ -41,6 +43,7 @@ class SeqLensFacts:
     forced_to_device: bool
     has_speculator: bool
     has_drafts: bool
+    hides_unverified: bool
     new_tokens_per_step: int
     is_diffusion: bool
     mirror_complete: bool
@@ -62,6 +65,12 @@ _PROVEN = SeqLensVerdict(
 )
 
 
+_BOUND = SeqLensVerdict(
+    SeqLensAuthority.BOUND,
+    "drafts can only make the scheduler's count too high, and a mask hides on the device what is",
+)
+
+
 def _device(reason: str) -> SeqLensVerdict:
     return SeqLensVerdict(SeqLensAuthority.DEVICE, reason)
 
@@ -80,7 +89,13 @@ def decide_seq_lens(facts: SeqLensFacts) -> SeqLensVerdict:
     if facts.forced_to_device:
         return _FORCED
     if facts.has_speculator:
-        return _SPECULATOR
+        is_bounded = (
+            facts.hides_unverified
+            and facts.new_tokens_per_step == 1
+            and not facts.is_diffusion
+            and facts.mirror_complete
+        )
+        return _BOUND if is_bounded else _SPECULATOR
     if facts.has_drafts:
         return _DRAFTS
     if facts.new_tokens_per_step != 1:

@@ -35,6 +35,7 @@ class HostLengths(DraftModelSpeculator):
 
     host_seq_lens: HostSeqLens
     read_back: ComputedReadBack
+    hides_unverified: bool  # its drafts attend by a mask, so that upper bounds will do
     _batch: InputBatch | None  # whose drafts are made; None for a dummy batch
 
     def set_attn(self, *args: Any, **kwargs: Any) -> None:
@@ -44,6 +45,7 @@ class HostLengths(DraftModelSpeculator):
             for group in groups:
                 for builder in group.metadata_builders:
                     builder.host_seq_lens = self.host_seq_lens
+                    builder.masked_query_len = 1 if self.hides_unverified else None
 
     def init_cudagraph_manager(self, cudagraph_mode: CUDAGraphMode) -> None:
         super().init_cudagraph_manager(cudagraph_mode)
@@ -98,10 +100,11 @@ class HostLengths(DraftModelSpeculator):
         """Lengths of a draft forward, [num_reqs] int32: what the drafter's seq_lens has.
 
         target_lens: the target's exact lengths of this step, rejected drafts included. step: what
-        core adds to the accepted length, 0 for a forward over the target's own tokens.
+        core adds to the accepted length, 0 for a forward over the target's own tokens. Where a mask
+        hides the rest, both are upper bounds.
         """
         batch, longest = self._batch, self.max_model_len
-        if batch is None:
+        if batch is None or self.hides_unverified:
             return np.minimum(target_lens + step, longest)
         if step == 0 and isinstance(self, StandaloneARSpeculator):
             return np.minimum(target_lens + 1, longest)

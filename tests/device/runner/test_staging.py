@@ -134,3 +134,31 @@ def test_uploads_go_through_the_open_ring_only(ring: StagingRing) -> None:
     assert h2d_copies() == 2  # one before the step, one for both in it
     ring.end_step()
     assert (before.tolist(), idx.tolist(), out.tolist()) == ([1, 2, 3], [4, 5], [6, 7])
+
+
+def test_inputs_that_come_again_are_sent_twice_and_then_no_more(ring: StagingRing) -> None:
+    upload.use(ring)
+    out = torch.zeros(3, dtype=torch.int32, device="npu")
+    sent = []
+    for starts in [[0, 1, 2]] * 4 + [[0, 4, 8]] + [[0, 1, 2]]:
+        reset_counters()
+        ring.begin_step()
+        rows = upload.step_tensor_h2d(np.array([4, 5]), device="npu", dtype=torch.int64)
+        upload.step_tensor_h2d(np.array(starts, np.int32), out=out)
+        assert (rows.tolist(), out.tolist()) == ([4, 5], starts)
+        out.fill_(-1)  # what is kept is not `out`
+        ring.end_step()
+        sent.append(h2d_copies())
+    assert sent == [1, 1, 0, 0, 1, 0]
+
+
+def test_inputs_that_never_come_again_are_not_kept(ring: StagingRing) -> None:
+    upload.use(ring)
+    before = torch.npu.memory_allocated()
+    for number in range(100):
+        ring.begin_step()
+        rows = upload.step_tensor_h2d(np.array([number, 5]), device="npu", dtype=torch.int64)
+        upload.flush()
+        assert rows.tolist() == [number, 5]
+        ring.end_step()
+    assert torch.npu.memory_allocated() == before
