@@ -106,7 +106,8 @@ def cores() -> str:
     rows = []
     for pin in pins.cores():
         stands = f"{pin.status}: {_MEANING[pin.status]}"
-        rows.append((f"vLLM {pin.vllm}", pin.torch, stands, *_results(pin.vllm)))
+        tests, run = _results(pin.vllm)
+        rows.append((f"vLLM {pin.vllm}", pin.torch, stands, tests or pin.not_run, run))
     return table(("core", "torch, torch-npu", "stands", "engine tests", "command"), rows)
 
 

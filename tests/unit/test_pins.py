@@ -29,6 +29,8 @@ def test_each_core_is_complete(pin: pins.CorePin) -> None:
         assert re.fullmatch(r"[0-9a-f]{64}", digest)
     assert pin.status in ("verified", "static", "differs")
     assert bool(pin.verified) == (pin.status == "verified")
+    assert not (pin.verified and pin.not_run)
+    assert "  " not in pin.not_run
 
 
 def test_no_hash_stands_twice() -> None:

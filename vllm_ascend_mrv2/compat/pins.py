@@ -31,6 +31,7 @@ class CorePin:
     wheel_sha256: dict[str, str]  # machine -> hash
     status: Status
     verified: str = ""  # "DATE by COMMAND" where the status is "verified"
+    not_run: str = ""  # why its tests have not run, where there is a reason to give
 
     @property
     def versions(self) -> dict[str, str]:
@@ -61,6 +62,7 @@ def cores() -> tuple[CorePin, ...]:
                 if entry["status"] == "verified"
                 else ""
             ),
+            not_run=entry.get("not_run", ""),
         )
         for entry in _data()["core"]
     )
