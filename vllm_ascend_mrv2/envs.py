@@ -74,6 +74,12 @@ REPLAY_TIMEOUT_S = Switch(
     (),
     "Seconds after which a step that does not end is reported and the engine ends.",
 )
+SINGLE_PROCESS = Switch(
+    PREFIX + "SINGLE_PROCESS",
+    "0",
+    ("0", "1"),
+    "1, all ranks in one process, is refused; docs/single-process.md says what stands in the way.",
+)
 UNVERIFIED_CORE = Switch(
     PREFIX + "UNVERIFIED_CORE",
     "0",
@@ -94,6 +100,7 @@ SWITCHES: tuple[Switch, ...] = (
     INPUT_COPY,
     HOTPATH,
     REPLAY_TIMEOUT_S,
+    SINGLE_PROCESS,
     UNVERIFIED_CORE,
     CACHE,
 )

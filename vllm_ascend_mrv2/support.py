@@ -188,6 +188,11 @@ def _executor(name: str) -> Callable[[Any], str | None]:
     return asked
 
 
+def _single_process(config: Any) -> str | None:
+    switch = envs.SINGLE_PROCESS
+    return f"{switch.name}=1" if switch.read() == "1" else None
+
+
 def _ray_beyond(config: Any) -> str | None:
     if _path(config, "parallel_config.distributed_executor_backend") != "ray":
         return None
@@ -350,6 +355,13 @@ REFUSALS: tuple[Refusal, ...] = (
         "Ray has been tried with one engine and core's executor of messages only",
         "leave VLLM_USE_RAY_V2_EXECUTOR_BACKEND unset and ask for one engine, or use the default "
         "executor",
+    ),
+    Refusal(
+        "all ranks in one process",
+        _single_process,
+        "ranks that are threads share globals of core, torch and torch_npu, which only an "
+        "experiment keeps apart so far (docs/single-process.md)",
+        "unset it: the ranks of one machine are then processes of the default executor",
     ),
     Refusal(
         "external launcher",

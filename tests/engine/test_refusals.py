@@ -167,6 +167,12 @@ ASKS = (
         ("--distributed-executor-backend", "ray", "--data-parallel-size", "2"),
         refused_by_core=True,  # where Ray is not installed
     ),
+    Ask(
+        "all ranks in one process",
+        "VLLM_ASCEND_MRV2_SINGLE_PROCESS=1",
+        ("--tensor-parallel-size", "2"),
+        environment={"VLLM_ASCEND_MRV2_SINGLE_PROCESS": "1"},
+    ),
     Ask("external launcher", "launcher", ("--distributed-executor-backend", "external_launcher")),
     Ask(
         "several machines",

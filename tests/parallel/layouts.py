@@ -13,7 +13,8 @@ from tests.engine.cases import MAX_MODEL_LEN
 from tests.engine.checkpoints import REPOSITORY
 from tests.engine.server import ServerSpec
 
-CHUNK_TOKENS = 96  # below most prompts, and no multiple of the block size
+CHUNK_TOKENS = 96  # below long prompts, and no multiple of the block size
+BLOCKS = 46  # two more than the longest request needs
 # Ray's workers are 15 nice levels below what starts them: here they compute, beside the tests.
 RAY = {"RAY_worker_niceness": "0", "RAY_AUTH_MODE": "disabled"}
 # Functions of these tests can be called in each rank (tests/parallel/in_ranks.py).
@@ -46,6 +47,8 @@ class Layout:
             ("--data-parallel-size", self.data),
         )
         asked = [part for option, n in sizes if n > 1 for part in (option, str(n))]
+        if self.data > 1:
+            asked += ["--api-server-count", "1"]  # else one for each engine
         if self.experts:
             asked.append("--enable-expert-parallel")
         if self.executor is not None:
@@ -66,7 +69,7 @@ class Layout:
                 *("--max-model-len", str(MAX_MODEL_LEN)),
                 *("--max-num-seqs", "8"),
                 *("--max-num-batched-tokens", str(CHUNK_TOKENS)),
-                *("--block-size", "16", "--num-gpu-blocks-override", "48"),
+                *("--block-size", "16", "--num-gpu-blocks-override", str(BLOCKS)),
                 *("--gpu-memory-utilization", "0.3"),
                 *IN_RANKS,
                 *more,
