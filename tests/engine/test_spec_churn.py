@@ -35,6 +35,10 @@ class DraftObserver:
         self._build = speculator._build_attn_metadata
         speculator._build_attn_metadata = self.build
 
+    def close(self) -> None:
+        """Let go of the drafter: its weights are the device's until nobody has it."""
+        del self.speculator._build_attn_metadata, self.speculator, self._build
+
     def build(self, num_reqs: int, **rest: Any) -> Any:
         made = self._build(num_reqs=num_reqs, **rest)
         host = self.speculator.host_seq_lens.require(num_reqs)
@@ -71,6 +75,9 @@ def run(
         seen, counts = observer.seen, runner.seq_lens_log.counts
         accepted = speculation.metric(llm, "spec_decode_num_accepted_tokens")
         drafted = speculation.metric(llm, "spec_decode_num_draft_tokens")
+        guard.close()
+        if drafts is not None:
+            drafts.close()
     print(method, dict(seen), f"{accepted:.0f} of {drafted:.0f} accepted, {guard.poisoned} slots")
     assert guard.steps >= steps - 1
     assert 0.2 < accepted / drafted < 0.9
@@ -94,7 +101,7 @@ def test_what_the_guard_finds_is_named_by_step_request_and_block(
     with speculation.speculating(folder, "eagle", 3, eager=True, num_gpu_blocks_override=32) as llm:
         runner = runner_of(llm)
         found: list[str] = []
-        KvGuard(runner, speculation.block_pool_of(llm), found)
+        guard = KvGuard(runner, speculation.block_pool_of(llm), found)
         driver = Driver(llm.llm_engine, seed=3, max_running=4)
         drive(driver, 8)
         assert not found
@@ -111,6 +118,7 @@ def test_what_the_guard_finds_is_named_by_step_request_and_block(
             whose = r"request r\d+.* up to token \d+, block \d+ slot \d+"
             pattern = rf"step \d+: {what} read what is not computed: {whose}"
             assert any(re.match(pattern, finding) for finding in found), found
+        guard.close()
 
 
 def drive(driver: Driver, steps: int) -> None:

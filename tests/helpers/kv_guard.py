@@ -40,6 +40,14 @@ class KvGuard:
             self._sample_draft = speculator.sample_draft
             speculator.sample_draft = self.sample_draft
 
+    def close(self) -> None:
+        """Let go of the runner, and of what the device holds for this."""
+        runner, speculator = self.runner, self.runner.speculator
+        del runner.prepare_inputs, runner.sample_tokens
+        if hasattr(self, "_sample_draft"):
+            del speculator.sample_draft, self._sample_draft
+        self._before, self._allowed = [], None
+
     def _attention_layers(self) -> list[Any]:
         """Of the target, and of a drafter that has a model."""
         layers = self.runner.compilation_config.static_forward_context.values()
