@@ -7,6 +7,7 @@ and core's update advances the state. Which kernels and Sampler it gets depends 
 
 from __future__ import annotations
 
+import inspect
 from types import SimpleNamespace
 from typing import Any
 
@@ -63,8 +64,11 @@ def run(
     max_model_len = MAX_MODEL_LEN if prompts is None else max(map(len, prompts)) + num_steps + 1
     where = torch.device(device)
     states = RequestState(max_num_reqs, max_model_len, 256, 0, vocab_size, where)
+    # Core before 0.31 has no such argument, and makes what depends on it elsewhere.
+    takes_config = "vllm_config" in inspect.signature(model_runner.Sampler.__init__).parameters
+    config = SimpleNamespace(reasoning_config=None)
     sampler = model_runner.Sampler(
-        vllm_config=SimpleNamespace(reasoning_config=None),
+        **({"vllm_config": config} if takes_config else {}),
         max_num_reqs=max_num_reqs,
         vocab_size=vocab_size,
         device=where,

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 
 import numpy as np
@@ -77,25 +78,29 @@ def test_the_copy_does_not_wait_for_the_compute_stream(ring: StagingRing) -> Non
 def test_a_slot_waits_for_its_last_reader(ring: StagingRing) -> None:
     """Readers of three steps are held; the fourth step must not overwrite what the first reads."""
     results = []
-    copied = torch.npu.Event()
+    waits: list[str] = []
+    ring.before_wait = waits.append
+
+    def step(number: int) -> None:
+        ring.begin_step()
+        view = ring.put(np.array([number], dtype=np.int64))
+        ring.flush()
+        results.append(view + 100)
+        ring.end_step()
+
     with Gate() as gate:
         gate.close()
-        for step in range(3):
-            ring.begin_step()
-            view = ring.put(np.array([step], dtype=np.int64))
-            ring.flush()
-            results.append(view + 100)
-            ring.end_step()
-        # The input stream, too, is held by the first slot's reader: look without blocking.
-        ring.input_stream.wait_event(ring._slots[1].read)
-        copied.record(ring.input_stream)
-        assert not copied.query()
+        for number in range(3):
+            step(number)
+        assert not waits
+        # Its copy waits for the held reader, so another thread makes it. One that did not wait
+        # would be done long before the gate opens, and the first reader would see 3.
+        fourth = threading.Thread(target=step, args=(3,))
+        fourth.start()
+        fourth.join(timeout=1)
         gate.open()
-    ring.begin_step()
-    view = ring.put(np.array([3], dtype=np.int64))
-    ring.flush()
-    results.append(view + 100)
-    ring.end_step()
+        fourth.join()
+    assert waits == ["a copy into a slot that is still read"]
     assert [result.item() for result in results] == [100, 101, 102, 103]
 
 
