@@ -44,8 +44,9 @@ def test_tokens_are_the_references_under_every_seed(
     from vllm import SamplingParams
 
     checkpoint = checkpoint_of(case)
-    # A real model takes a hundred times as long: few of its prompts, and enough for a preemption.
-    every = {SMOLLM2: 4, SMOLLM2_TIGHT: 3}.get(case, 1)
+    # A real model takes a hundred times as long: few of its prompts. The short ones, of which 16
+    # run at once, outgrow the tight cache.
+    every = {SMOLLM2: 4, SMOLLM2_TIGHT: 2}.get(case, 1)
     asked = prompts.varied(checkpoint)[::every]
     greedy = SamplingParams(temperature=0, max_tokens=NEW_TOKENS, ignore_eos=True, detokenize=False)
     with engine(
