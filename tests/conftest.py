@@ -18,6 +18,11 @@ from pathlib import Path
 
 import pytest
 
+from tests.helpers import session_findings
+
+# At import: conftests below this one load the emulator.
+FINDINGS = session_findings.watch()
+
 HOW_TO = (
     "Run the tests on the emulated device: `make test`, or "
     "`vllm-ascend-mrv2 emulator run -- python -m pytest ...`."
@@ -65,6 +70,8 @@ def pytest_terminal_summary(
 
 def pytest_configure(config: pytest.Config) -> None:
     """End the run at once where every device test would fail, or would run on a real card."""
+    if FINDINGS is not None:
+        config.pluginmanager.register(FINDINGS)
     try:
         library = ctypes.CDLL("libascendcl.so")
     except OSError as error:

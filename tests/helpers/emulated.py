@@ -138,6 +138,10 @@ acl.aclGetRecentErrMsg.restype = ctypes.c_char_p
 """
 
 
+# For a process whose findings the test itself looks at: they are not the session's
+# (tests/conftest.py).
+OWN_FINDINGS = {"ASCEND_EMU_CHECK": "report", "ASCEND_EMU_CHECK_REPORT": ""}
+
 _FORK_SERVER = ForkServer()
 
 

@@ -70,7 +70,11 @@ struct Store {
   std::vector<Suppression> suppressions;
   std::map<std::string, size_t> index;  // by what makes two findings the same
   std::vector<Known> all;
+  bool is_over = false;  // the program has ended
 };
+
+// ThreadSanitizer's, too.
+constexpr int kExitCode = 66;
 
 Store& store() {
   static auto* instance = new Store;
@@ -196,16 +200,13 @@ void write_file(const Store& s) {
   if (!config().check_report_path) return;
   const std::string path = expand_path(*config().check_report_path);
   const std::string unfinished = path + ".part";
-  {
-    std::ofstream file(unfinished);
-    file << as_json(s);
-    if (!file.flush()) {
-      std::fprintf(stderr, "[ascend-check] the report cannot be written to %s: %s\n", path.c_str(),
-                   std::strerror(errno));
-      return;
-    }
+  std::ofstream file(unfinished);
+  file << as_json(s);
+  file.close();
+  if (!file || std::rename(unfinished.c_str(), path.c_str()) != 0) {
+    std::fprintf(stderr, "[ascend-check] the report cannot be written to %s: %s\n", path.c_str(),
+                 std::strerror(errno));
   }
-  std::rename(unfinished.c_str(), path.c_str());
 }
 
 bool matches(const Suppression& suppression, const Finding& finding) {
@@ -259,6 +260,9 @@ void load_suppressions() {
       is_known |= made.kind == name_of(static_cast<Kind>(kind));
     }
     if (!is_known) refuse_suppressions(path, number, "there is no kind '" + made.kind + "'");
+    if (made.kind == name_of(Kind::kDeadlock)) {
+      refuse_suppressions(path, number, "a deadlock cannot be suppressed, it would never end");
+    }
     s.suppressions.push_back(std::move(made));
   }
 }
@@ -268,6 +272,7 @@ void report(const Finding& finding) {
   std::string text;
   {
     std::lock_guard lock(s.mutex);
+    if (s.is_over) return;
     auto [entry, is_new] = s.index.try_emplace(key_of(finding), s.all.size());
     if (!is_new) {
       Known& known = s.all[entry->second];
@@ -297,10 +302,11 @@ void report(const Finding& finding) {
   if (Device* device = find_device(0, "check")) device->set_failed(text);
 }
 
-void write_report() {
-  if (!on()) return;
+int end_of_program(int status) {
+  if (!on()) return status;
   Store& s = store();
   std::lock_guard lock(s.mutex);
+  s.is_over = true;
   write_file(s);
   size_t shown = 0;
   uint64_t times = 0;
@@ -309,10 +315,13 @@ void write_report() {
     ++shown;
     times += known.count;
   }
-  if (shown) {
-    std::fprintf(stderr, "[ascend-check] process %d: %zu findings (%" PRIu64 " occurrences)\n",
-                 getpid(), shown, times);
-  }
+  if (!shown) return status;
+  const bool is_strict = config().check == CheckMode::kStrict;
+  const int code = is_strict && status == 0 ? kExitCode : status;
+  std::fprintf(stderr,
+               "[ascend-check] process %d: %zu findings (%" PRIu64 " occurrences), exit code %d\n",
+               getpid(), shown, times, code);
+  return code;
 }
 
 void forget_findings() {
@@ -333,4 +342,10 @@ EMU_API size_t emu_check_json(char* buffer, size_t bytes) {
 EMU_API void emu_check_reset(void) {
   emu::check::forget_findings();
   emu::check::forget_history();
+}
+
+EMU_API size_t emu_check_looks(uint64_t* numbers, size_t count) {
+  const auto looks = emu::check::looks();
+  std::copy_n(looks.begin(), std::min(count, looks.size()), numbers);
+  return looks.size();
 }

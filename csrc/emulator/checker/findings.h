@@ -9,6 +9,21 @@
 //       NUL. Call with (NULL, 0) first.
 //   void emu_check_reset(void)
 //       Forgets all findings and all history: everything that happened before counts as ordered.
+//   size_t emu_check_looks(uint64_t* numbers, size_t count)
+//       Numbers of the operations since then (1 is the first that was submitted), in the order in
+//       which their accesses were looked at, cut to `count`. Returns how many there are; no more
+//       than the first 4,096 are kept.
+//   void emu_check_hold_registration(int on)
+//       While it is on, the first launch of a kernel stays at registering it until another thread
+//       launches the same, or until it is off: who comes behind a barrier is met without a clock.
+//
+// ---- How a process ends
+// --------------------------------------------------------------------------
+//
+// Strict: a process that has findings when it exits, none of them suppressed, ends with 66 where it
+// would have ended with 0. A call cannot always say so: what it asked for runs later, and whether
+// it conflicts is known when the second of two operations runs; a program that waits for nothing
+// after that, or that catches the error, would end as a good one.
 //
 // ---- The report --------------------------------------------------------------------------------
 //
@@ -20,7 +35,8 @@
 //                "number": 17, "thread": "python (12)", "tensor": "float32 [4, 4]", "replay": 0,
 //                "captured": false, "stack": ["file.py:12 in main"]}
 //
-// Written to ASCEND_EMU_CHECK_REPORT whenever there is a new finding, and at exit.
+// Written to ASCEND_EMU_CHECK_REPORT whenever there is a new finding, and at exit. A file is put in
+// its place whole: who reads it while the process runs never sees a part.
 #pragma once
 
 #include <cstdint>
@@ -69,8 +85,9 @@ void report(const Finding& finding);
 // Reads the suppressions; a file that cannot be understood ends the process.
 void load_suppressions();
 
-// At exit.
-void write_report();
+// At exit, once no task runs any more: writes the report and returns the status to end with instead
+// of `status`. What libraries still free after that is not the program's doing, and no finding.
+int end_of_program(int status);
 
 void forget_findings();
 

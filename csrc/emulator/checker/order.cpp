@@ -3,10 +3,9 @@
 
 #include <algorithm>
 #include <chrono>
-#include <mutex>
+#include <condition_variable>
 #include <random>
 #include <set>
-#include <thread>
 #include <unordered_map>
 
 #include "checker/findings.h"
@@ -42,10 +41,15 @@ struct State {
   Shadow in_turn;  // one for each thing of Task::in_turn
   std::unordered_map<const void*, SyncPoint> words;
   std::unordered_map<const void*, Access> changes;  // of each flag, the last
-  std::map<std::string, std::set<std::thread::id>> registering;
+  std::map<std::string, int> registering;           // threads that are at it, by kernel
   std::set<std::string> registered;
+  std::condition_variable registration;  // another thread came, or it is held no more
+  bool is_registration_held = false;
   uint64_t submissions = 0;
+  std::vector<uint64_t> looks;
 };
+
+constexpr size_t kLooksKept = 4096;
 
 State& state() {
   static auto* instance = new State;
@@ -87,6 +91,16 @@ bool is_tracked(const void* address, size_t bytes) {
   return classify(address, bytes).kind != MemoryKind::kPageable;
 }
 
+// With the lock.
+void note_look(const Operation& operation) {
+  auto& looks = state().looks;
+  if (looks.size() < kLooksKept) looks.push_back(operation.number);
+}
+
+bool is_gone(const ByteRange& access) {
+  return classify(access.address, access.bytes).kind == MemoryKind::kInvalid;
+}
+
 const char* access_name(bool is_write) { return is_write ? "write" : "read"; }
 
 std::string advice_for(const Operation& first, const Operation& second) {
@@ -121,6 +135,15 @@ void check_access(const OperationPtr& operation, const ByteRange& range, Epoch e
                             to,
                             {first, second}});
       });
+}
+
+Finding use_after_free(const OperationPtr& operation, const ByteRange& access) {
+  return {Kind::kUseAfterFree,
+          "an operation runs on device memory that was freed after it was submitted",
+          "keep the memory until the operation has run",
+          bits(access.address),
+          bits(access.address) + access.bytes,
+          {{operation, access_name(access.is_write), worker.replay}}};
 }
 
 Finding unordered_turns(const Access& earlier, const Access& later) {
@@ -270,14 +293,10 @@ Running::Running(const Task& task, const void* group) : outer_(worker.running) {
                             });
     }
     for (const ByteRange& access : operation->accesses) {
-      if (classify(access.address, access.bytes).kind == MemoryKind::kInvalid) {
-        findings.push_back({Kind::kUseAfterFree,
-                            "an operation runs on device memory that was freed after it was "
-                            "submitted",
-                            "keep the memory until the operation has run",
-                            bits(access.address),
-                            bits(access.address) + access.bytes,
-                            {{operation, access_name(access.is_write), worker.replay}}});
+      if (is_gone(access)) {
+        has_memory_ = false;
+      } else if (auto memory = keep_mapped(access.address)) {
+        memory_.push_back(std::move(memory));
       }
     }
     if (group) {
@@ -306,7 +325,14 @@ Running::~Running() {
     {
       std::lock_guard guard(lock());
       const Clock& now = clock_of(worker.agent);
+      bool is_freed = false;
+      if (!worker.running->accesses.empty()) note_look(*worker.running);
       for (const ByteRange& access : worker.running->accesses) {
+        if (is_gone(access)) {
+          if (!is_freed) findings.push_back(use_after_free(worker.running, access));
+          is_freed = true;
+          continue;
+        }
         const Clock& clock = before_ && !access.is_write ? *before_ : now;
         const bool is_refined =
             std::any_of(worker.noted.begin(), worker.noted.end(), [&](const ByteRange& piece) {
@@ -316,6 +342,7 @@ Running::~Running() {
         check_access(worker.running, access, epoch_, worker.replay, clock, findings);
       }
       for (const ByteRange& piece : worker.noted) {
+        if (is_gone(piece)) continue;  // it lies in one of the above
         check_access(worker.running, piece, epoch_, worker.replay, now, findings);
       }
     }
@@ -451,6 +478,7 @@ void host_touches(const char* api, const void* source, void* destination, size_t
     if (is_tracked(destination, bytes)) operation->accesses.push_back({destination, bytes, true});
     OperationPtr made = std::move(operation);
     Epoch epoch = clock_of(kHost).tick(kHost);
+    note_look(*made);
     for (const ByteRange& access : made->accesses) {
       check_access(made, access, epoch, 0, clock_of(kHost), findings);
     }
@@ -458,29 +486,36 @@ void host_touches(const char* api, const void* source, void* destination, size_t
   report_all(findings);
 }
 
-void device_memory_freed(const char* api, const void* address, size_t bytes) {
+Freeing::Freeing(const char* api) : api_(api) {
   if (!on()) return;
-  StackId stack = capture_stack();
-  std::vector<Finding> findings;
-  {
-    std::lock_guard guard(lock());
-    OperationPtr free;
-    state().memory.for_each_uncovered(
-        bits(address), bits(address) + bytes, clock_of(kHost),
-        [&](const Access& earlier, uintptr_t from, uintptr_t to) {
-          if (!free) free = host_operation(api, address, bytes, stack);
-          findings.push_back({Kind::kFreedInUse,
-                              "device memory is freed, and nothing says that an operation on it "
-                              "is done",
-                              "wait for the operation before the memory is freed",
-                              from,
-                              to,
-                              {{earlier.operation, access_name(earlier.is_write), earlier.replay},
-                               {free, "", 0}}});
-        });
-    state().memory.forget(bits(address), bits(address) + bytes);
-  }
-  report_all(findings);
+  stack_ = capture_stack();
+  lock_ = std::unique_lock(lock());
+}
+
+void Freeing::gone(const void* address, size_t bytes) {
+  if (!on()) return;
+  const OperationPtr free = host_operation(api_, address, bytes, stack_);
+  note_look(*free);
+  Shadow& memory = state().memory;
+  memory.for_each_uncovered(
+      bits(address), bits(address) + bytes, clock_of(kHost),
+      [&](const Access& earlier, uintptr_t from, uintptr_t to) {
+        findings_.push_back(
+            {Kind::kFreedInUse,
+             "device memory is freed, and nothing says that an operation on it is "
+             "done",
+             "wait for the operation before the memory is freed",
+             from,
+             to,
+             {{earlier.operation, access_name(earlier.is_write), earlier.replay}, {free, "", 0}}});
+      });
+  memory.forget(bits(address), bits(address) + bytes);
+}
+
+Freeing::~Freeing() {
+  if (!on()) return;
+  lock_.unlock();
+  report_all(findings_);
 }
 
 void memory_is_new(const void* address, size_t bytes) {
@@ -490,23 +525,26 @@ void memory_is_new(const void* address, size_t bytes) {
 }
 
 aclError register_kernel(const char* name) {
-  if (!on() || !config().check_register_us) return ACL_SUCCESS;
+  if (!on()) return ACL_SUCCESS;
   State& s = state();
-  bool is_alone = false;
   {
-    std::lock_guard guard(lock());
+    std::unique_lock guard(lock());
+    const auto time = std::chrono::microseconds(config().check_register_us);
     if (s.registered.contains(name)) return ACL_SUCCESS;
-    auto& threads = s.registering[name];
-    is_alone = threads.empty();
-    threads.insert(std::this_thread::get_id());
-  }
-  if (is_alone) {
-    // Long enough that another thread which starts at the same time is seen.
-    std::this_thread::sleep_for(std::chrono::microseconds(config().check_register_us));
-    std::lock_guard guard(lock());
-    s.registered.insert(name);
-    s.registering.erase(name);
-    return ACL_SUCCESS;
+    if (!s.is_registration_held && time.count() == 0) {
+      s.registered.insert(name);
+      return ACL_SUCCESS;
+    }
+    if (++s.registering[name] == 1) {
+      // Long enough that another thread which starts at the same time is seen.
+      const auto is_seen = [&] { return s.registering[name] > 1; };
+      s.registration.wait_for(guard, time, is_seen);
+      s.registration.wait(guard, [&] { return is_seen() || !s.is_registration_held; });
+      s.registered.insert(name);
+      s.registering.erase(name);
+      return ACL_SUCCESS;
+    }
+    s.registration.notify_all();
   }
   StackId stack = capture_stack();
   OperationPtr operation;
@@ -540,10 +578,23 @@ void forget_history() {
   s.changes.clear();
   s.registered.clear();
   s.submissions = 0;
+  s.looks.clear();
   forget_copies();
 }
 
+std::vector<uint64_t> looks() {
+  std::lock_guard guard(lock());
+  return state().looks;
+}
+
 }  // namespace emu::check
+
+EMU_API void emu_check_hold_registration(int on) {
+  auto& s = emu::check::state();
+  std::lock_guard guard(s.mutex);
+  s.is_registration_held = on != 0;
+  s.registration.notify_all();
+}
 
 void emu::note_access(const void* alias, size_t bytes, bool is_write) {
   if (!check::on() || !bytes) return;

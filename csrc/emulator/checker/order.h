@@ -12,10 +12,13 @@
 
 #include <cstdint>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "checker/clock.h"
+#include "checker/findings.h"
 #include "checker/operation.h"
 #include "runtime/api.h"
 #include "runtime/config.h"
@@ -73,7 +76,12 @@ class Running {
   Running(const Running&) = delete;
   Running& operator=(const Running&) = delete;
 
+  // All its memory is there. What is freed from now on stays mapped until it has run.
+  bool has_memory() const { return has_memory_; }
+
  private:
+  bool has_memory_ = true;
+  std::vector<std::shared_ptr<const void>> memory_;
   OperationPtr outer_;
   Epoch epoch_;
   // Of a collective, which reads before it hears from other ranks: the clock that it began with.
@@ -127,15 +135,33 @@ SyncPoint& word(const void* address);
 
 // The host touches device memory by a synchronous call.
 void host_touches(const char* api, const void* source, void* destination, size_t bytes);
-// Device memory is freed, or allocated anew.
-void device_memory_freed(const char* api, const void* address, size_t bytes);
+// Device memory is allocated.
 void memory_is_new(const void* address, size_t bytes);
+// Device memory goes, from construction to destruction: an operation that runs meanwhile is looked
+// at either before or after that.
+class Freeing {
+ public:
+  explicit Freeing(const char* api);
+  ~Freeing();
+  Freeing(const Freeing&) = delete;
+  Freeing& operator=(const Freeing&) = delete;
+
+  // Nobody can use [address, address + bytes) any more.
+  void gone(const void* address, size_t bytes);
+
+ private:
+  const char* api_;
+  StackId stack_ = 0;
+  std::unique_lock<std::mutex> lock_;
+  std::vector<Finding> findings_;
+};
 
 // The calling thread launches the kernel `name`: its first launch registers it, for a while.
 aclError register_kernel(const char* name);
 
-// For emu_check_reset().
+// For emu_check_reset() and emu_check_looks().
 void forget_history();
+std::vector<uint64_t> looks();
 
 // For the other files of the checker. All that they keep is guarded by this lock too.
 std::mutex& lock();

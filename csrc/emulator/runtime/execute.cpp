@@ -101,7 +101,7 @@ void execute(Device& device, const Task& task, bool is_captured, const void* gro
     if (is_captured) check_memory(task);
     check::Running running(task, group);
     if (!config().faults.empty()) inject_into(task);
-    task.body();
+    if (running.has_memory()) task.body();
   } catch (const TaskInterrupted&) {
     throw;
   } catch (const DeviceError& error) {

@@ -25,6 +25,7 @@ namespace {
 struct Extent {
   size_t bytes;
   int device;
+  std::shared_ptr<const void> pages = nullptr;  // of aclrtMalloc: unmapped when nobody keeps them
 };
 
 using Extents = std::map<uintptr_t, Extent>;
@@ -114,10 +115,12 @@ aclError allocate_device(const char* api, void** address, size_t bytes) {
                 std::string(api) + ": the host has no memory left for " + std::to_string(bytes) +
                     " bytes of emulated device memory: " + std::strerror(errno));
   }
+  std::shared_ptr<const void> pages(
+      at, [rounded](void* first) { AddressSpace::instance().release(first, rounded); });
   {
     Registry& r = registry();
     std::unique_lock lock(r.mutex);
-    r.device[bits(at)] = {rounded, device->index()};
+    r.device[bits(at)] = {rounded, device->index(), std::move(pages)};
   }
   count_allocation(AllocationKind::kDevice, rounded);
   check::memory_is_new(at, rounded);
@@ -130,6 +133,7 @@ aclError free_device(const char* api, void* address) {
   Registry& r = registry();
   Extent extent;
   {
+    check::Freeing freeing(api);
     std::unique_lock lock(r.mutex);
     auto found = r.device.find(bits(address));
     if (found == r.device.end()) {
@@ -142,11 +146,11 @@ aclError free_device(const char* api, void* address) {
       return fail(ACL_ERROR_RT_PARAM_INVALID,
                   std::string(api) + ": " + hex(address) + " is " + what);
     }
-    extent = found->second;
+    extent = std::move(found->second);
     r.device.erase(found);
+    freeing.gone(address, extent.bytes);
   }
-  check::device_memory_freed(api, address, extent.bytes);
-  AddressSpace::instance().release(address, extent.bytes);
+  extent.pages = nullptr;
   find_device(extent.device, api)->give_back_memory(extent.bytes);
   count_free(AllocationKind::kDevice, extent.bytes);
   return ACL_SUCCESS;
@@ -253,6 +257,13 @@ MemoryRange classify(const void* address, size_t bytes) {
   return {MemoryKind::kPageable};
 }
 
+std::shared_ptr<const void> keep_mapped(const void* address) {
+  const Registry& r = registry();
+  std::shared_lock lock(r.mutex);
+  auto found = holder(r.device, bits(address));
+  return found == r.device.end() ? nullptr : found->second.pages;
+}
+
 void register_reservation(const void* address, size_t bytes) {
   Registry& r = registry();
   std::unique_lock lock(r.mutex);
@@ -282,13 +293,15 @@ bool add_mapping(const void* address, size_t bytes, int device) {
   return true;
 }
 
-size_t remove_mapping(const void* address) {
+size_t remove_mapping(const char* api, const void* address) {
   Registry& r = registry();
+  check::Freeing freeing(api);
   std::unique_lock lock(r.mutex);
   auto found = r.mappings.find(bits(address));
   if (found == r.mappings.end()) return 0;
   size_t bytes = found->second.bytes;
   r.mappings.erase(found);
+  freeing.gone(address, bytes);
   return bytes;
 }
 

@@ -12,6 +12,7 @@
 #include <sstream>
 
 #include "checker/findings.h"
+#include "checker/order.h"
 #include "runtime/config.h"
 #include "runtime/counters.h"
 #include "runtime/error.h"
@@ -36,18 +37,21 @@ void after_fork_in_child() {
 // destructors, which a task that still runs must not meet.
 void at_exit(int status, void*) {
   if (forked_child()) return;
+  if (check::on()) finish_all_streams();  // whether a task conflicts is known when it has run
   is_exiting.store(true);
   bool all_stopped = stop_all_streams();
   write_counters_file();
-  check::write_report();
+  const int code = check::end_of_program(status);
   write_trace_file();
   if (!all_stopped) {
     std::fprintf(stderr,
                  "[ascend-emulator] a task did not end within the time given at exit: leaving "
                  "without the remaining exit handlers\n");
     std::fflush(nullptr);
-    _exit(status);
+    _exit(code);
   }
+  // glibc goes on with the remaining handlers, which are given this status, and flushes.
+  if (code != status) std::exit(code);
 }
 
 // The one entry of aclInit's JSON that the runtime acts on.

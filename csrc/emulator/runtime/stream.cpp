@@ -135,6 +135,19 @@ bool Stream::idle() const {
   return completed_ == submitted_;
 }
 
+void Stream::finish(std::chrono::steady_clock::time_point until) {
+  std::vector<std::function<void()>> dropped;  // destroyed without the lock
+  {
+    std::unique_lock lock(mutex_);
+    for (Task& task : queue_) {
+      if (task.kind != TaskKind::kCallback && task.kind != TaskKind::kHostFunction) continue;
+      dropped.push_back(std::move(task.body));
+      task.body = nullptr;
+    }
+    progress_.wait_until(lock, until, [&] { return completed_ == submitted_; });
+  }
+}
+
 void Stream::drop_queued() {
   std::vector<std::function<void()>> dropped;  // destroyed without the lock
   std::lock_guard lock(mutex_);
@@ -245,13 +258,30 @@ int device_of(aclrtStream handle) {
   return stream ? stream->device().index() : -1;
 }
 
-bool stop_all_streams() {
-  // A task that computes at exit is let finish; longer than this, and the process leaves.
-  constexpr int kTimeoutMs = 10'000;
+namespace {
+
+std::vector<std::shared_ptr<Stream>> all_streams() {
   std::vector<std::shared_ptr<Stream>> all;
   for (int index = 0; index < device_count(); ++index) {
     for (auto& stream : find_device(index, "exit")->streams()) all.push_back(stream);
   }
+  return all;
+}
+
+}  // namespace
+
+void finish_all_streams() {
+  // Longer only where a task waits for what will not come.
+  const auto until = std::chrono::steady_clock::now() + std::chrono::seconds(2);
+  for (auto& stream : all_streams()) {
+    if (stream.get() != worker_stream) stream->finish(until);
+  }
+}
+
+bool stop_all_streams() {
+  // A task that computes at exit is let finish; longer than this, and the process leaves.
+  constexpr int kTimeoutMs = 10'000;
+  auto all = all_streams();
   for (auto& stream : all) stream->drop_queued();
   bool ended = true;
   for (auto& stream : all) {

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <atomic>
+#include <chrono>
 #include <condition_variable>
 #include <cstdint>
 #include <deque>
@@ -64,6 +65,9 @@ class Stream {
   aclError wait(int timeout_ms, const char* api);
   bool idle() const;
 
+  // At exit: drops host code among what is queued and waits, but not beyond `until`, for the rest.
+  void finish(std::chrono::steady_clock::time_point until);
+
   // Forgets what is queued and interrupts what waits; what computes goes on to its end. Event
   // records among them still happen, since others wait for them.
   void drop_queued();
@@ -114,6 +118,8 @@ aclError check_usable(const Device& device, const char* api);
 // submit() for a stream that was looked up already.
 aclError submit_to(Stream& stream, Task task);
 
+// At exit: what was asked for still runs, for a short time, but for host code, which may be gone.
+void finish_all_streams();
 // At exit. False if a worker did not end.
 bool stop_all_streams();
 

@@ -202,7 +202,7 @@ EMU_API aclError aclrtMapMem(void* address, size_t bytes, size_t offset, aclrtDr
   }
   if (!emu::AddressSpace::instance().map_file(address, bytes, emu::PhysicalStore::instance().file(),
                                               memory->offset() + offset)) {
-    emu::remove_mapping(address);
+    emu::remove_mapping(__func__, address);
     return fail(ACL_ERROR_RT_MEMORY_ALLOCATION,
                 std::string("aclrtMapMem: ") + std::strerror(errno));
   }
@@ -214,7 +214,7 @@ EMU_API aclError aclrtMapMem(void* address, size_t bytes, size_t offset, aclrtDr
 EMU_API aclError aclrtUnmapMem(void* address) {
   EMU_ENTER();
   EMU_REQUIRE_NOT_NULL(address);
-  size_t bytes = emu::remove_mapping(address);
+  size_t bytes = emu::remove_mapping(__func__, address);
   if (!bytes) {
     return fail(ACL_ERROR_RT_PARAM_INVALID,
                 "aclrtUnmapMem: the address is not the start of a mapping");

@@ -3,16 +3,19 @@
 
 A program is a function of whether it is mended. It runs on torch_npu alone, ends by waiting for
 the device, and marks with `# change:` the lines of its unmended form that a person would have to
-change. What a run is judged by is in harness.py.
+change. Each of them launches something itself: a finding shows one frame unless more are asked for,
+and of a launch in a helper that is the helper's.
 """
 
 from __future__ import annotations
 
 import ctypes
+import inspect
 import mmap
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -20,7 +23,7 @@ import torch.distributed as dist
 
 from tests.device.graph.test_task_groups import Attention, lengths_of
 from tests.device.hccl.world import process_group
-from tests.helpers.emulated import acl, check, handle
+from tests.helpers.emulated import Gate, acl, check, handle
 
 H2D = 1  # ACL_MEMCPY_HOST_TO_DEVICE
 STEPS = 4
@@ -32,7 +35,9 @@ class Hazard:
 
     run: Callable[[bool], None]
     source: str
-    kinds: frozenset[str]  # at least one finding of each; of "A|B", of either
+    kinds: frozenset[str]  # at least one finding of each, with a marked line; of "A|B", of either
+    follows: str  # the kind of what comes of it, and has to be found too; "" for none
+    lines: frozenset[int]  # those that it marks; each is named
 
 
 # Where the update stream runs ahead of the replay, the update is ordered before the replay that it
@@ -42,11 +47,19 @@ UPDATE_OR_RECORD = "unordered-update|unordered-record"
 HAZARDS: dict[str, Hazard] = {}
 
 
-def hazard(source: str, *kinds: str) -> Callable[[Callable[[bool], None]], Callable[[bool], None]]:
-    """Enter a program into HAZARDS under its own name."""
+def _marked(code: Callable[..., Any]) -> set[int]:
+    lines, first = inspect.getsourcelines(code)
+    return {number for number, line in enumerate(lines, first) if "# change:" in line}
+
+
+def hazard(
+    source: str, *kinds: str, follows: str = "", code: Callable[..., Any] | None = None
+) -> Callable[[Callable[[bool], None]], Callable[[bool], None]]:
+    """Enter a program into HAZARDS by its name. `code`: where its marks are, if elsewhere."""
 
     def enter(run: Callable[[bool], None]) -> Callable[[bool], None]:
-        HAZARDS[run.__name__] = Hazard(run, source, frozenset(kinds))
+        lines = frozenset(_marked(code or run))
+        HAZARDS[run.__name__] = Hazard(run, source, frozenset(kinds), follows, lines)
         return run
 
     return enter
@@ -74,9 +87,9 @@ class SharedPayload:
     def unregister(self) -> None:
         check(acl().aclrtHostUnregister(ctypes.c_void_p(self.address)))
 
-    def copy_to(self, target: torch.Tensor, stream: torch.npu.Stream) -> None:
-        """The asynchronous copy that torch_npu makes for a source which it takes for pinned."""
-        code = acl().aclrtMemcpyAsync(
+    def copy_to(self, target: torch.Tensor, stream: torch.npu.Stream) -> tuple[Any, ...]:
+        """Arguments of the copy that torch_npu makes for a source which it takes for pinned."""
+        return (
             ctypes.c_void_p(target.data_ptr()),
             ctypes.c_size_t(self.array.nbytes),
             ctypes.c_void_p(self.address),
@@ -84,7 +97,6 @@ class SharedPayload:
             H2D,
             handle(stream),
         )
-        check(code)
 
 
 def _captured_reader(inputs: torch.Tensor) -> tuple[torch.npu.NPUGraph, torch.Tensor]:
@@ -104,8 +116,10 @@ def shm_payload_reused_during_replay(is_mended: bool) -> None:
     torch.npu.synchronize()
     compute, prepare = torch.npu.current_stream(), torch.npu.Stream()
 
+    copy = payload.copy_to(inputs, prepare)
+
     def poll() -> None:
-        payload.copy_to(inputs, prepare)  # change: own the payload, copy it where steps are ordered
+        check(acl().aclrtMemcpyAsync(*copy))  # change: own the payload, copy it in order
 
     for step in range(STEPS):
         payload.array[:] = step
@@ -136,7 +150,8 @@ def shared_memory_labelled_pinned(is_mended: bool) -> None:
     if is_mended:
         inputs.copy_(torch.from_numpy(payload.array.copy()).pin_memory(), non_blocking=True)
     else:
-        payload.copy_to(inputs, torch.npu.current_stream())  # change: copy from pinned memory
+        copy = payload.copy_to(inputs, torch.npu.current_stream())
+        check(acl().aclrtMemcpyAsync(*copy))  # change: copy from pinned memory
     torch.npu.synchronize()
 
 
@@ -191,32 +206,50 @@ def result_read_too_early(is_mended: bool) -> None:
     torch.npu.synchronize()
 
 
-def _decode(update_of: Callable[[int], torch.npu.Stream], is_ordered: bool) -> None:
-    attention, graph = Attention(), torch.npu.NPUGraph()
-    attention.capture(graph)
-    torch.npu.synchronize()
-    compute = torch.npu.current_stream()
-    for step in range(STEPS):
-        update = update_of(step)
-        if is_ordered:
-            update.wait_stream(compute)
-        graph.replay()
-        attention.update(update, lengths_of(step))  # change: let the stream wait for the replay
-    torch.npu.synchronize()
+class _Decode:
+    """Replays whose attention is updated for each: the graph is captured, the steps are to come."""
+
+    def __init__(self) -> None:
+        self.attention, self.graph = Attention(), torch.npu.NPUGraph()
+        self.attention.capture(self.graph)
+        torch.npu.synchronize()
+
+    def steps(self, updates: list[torch.npu.Stream], is_mended: bool) -> None:
+        """STEPS of them, updated on these streams in turn."""
+        attention, compute = self.attention, torch.npu.current_stream()
+        for step in range(STEPS):
+            update = updates[step % len(updates)]
+            if is_mended:
+                update.wait_stream(compute)
+            self.graph.replay()
+            with torch.npu.stream(update):
+                torch.npu.graph_task_update_begin(update, attention.group)
+                attention.run(lengths_of(step), attention.out)
+                torch.npu.graph_task_update_end(update)
+                attention.event.record(update)  # change: first wait for the replay before
 
 
-@hazard("vllm-ascend 12944", UPDATE_OR_RECORD)
+@hazard("vllm-ascend 12944", UPDATE_OR_RECORD, code=_Decode)
 def update_stream_does_not_wait(is_mended: bool) -> None:
     """A replay's tasks are updated for the next one before it has run them."""
-    update = torch.npu.Stream()
-    _decode(lambda step: update, is_mended)
+    _Decode().steps([torch.npu.Stream()], is_mended)
+    torch.npu.synchronize()
 
 
-@hazard("vllm-ascend 13600", UPDATE_OR_RECORD)
+@hazard("vllm-ascend 13600", UPDATE_OR_RECORD, follows="deadlock", code=_Decode)
 def two_update_streams(is_mended: bool) -> None:
-    """Main and draft graph updates on two streams, with no order between them."""
-    updates = [torch.npu.Stream(), torch.npu.Stream()]
-    _decode(lambda step: updates[step % 2], is_mended)
+    """Main and draft graph updates on two streams with no order between them, while the device is
+    busy: of all their records one is left, and the second replay waits for ever.
+    """
+    decode, updates = _Decode(), [torch.npu.Stream(), torch.npu.Stream()]
+    with Gate() as busy:
+        busy.close()
+        decode.steps(updates, is_mended)
+        if not is_mended:
+            for update in updates:
+                update.synchronize()
+        busy.open()
+        torch.npu.synchronize()
 
 
 @hazard("vllm-ascend 15954", "deadlock")
@@ -295,7 +328,7 @@ class _Rank:
         return int(self.retracted.sum())  # change: wait for the copy before
 
 
-@hazard("SGLang 39423", "host-source-changed", "host-read-early")
+@hazard("SGLang 39423", "host-source-changed", "host-read-early", code=_Rank)
 def dp_attention_with_retraction(is_mended: bool) -> None:
     """Ranks decide from pinned buffers whose copies nobody waited for, and decide differently."""
     seen: dict[int, list[int]] = {}
@@ -317,8 +350,9 @@ def dp_attention_with_retraction(is_mended: bool) -> None:
 
 @hazard("xLLM 1894", "kernel-registration")
 def two_threads_register_one_kernel(is_mended: bool) -> None:
-    """Two workers of one process come to their first launch of a kernel at the same time."""
-    barrier = threading.Barrier(2)
+    """Two workers of one process come to their first launch of a kernel at the same time: the one
+    that is first stays at it until the other has come, however late that is.
+    """
     values = [torch.ones(8, device="npu") for _ in range(2)]
     torch.npu.synchronize()
     if is_mended:
@@ -326,12 +360,13 @@ def two_threads_register_one_kernel(is_mended: bool) -> None:
 
     def work(value: torch.Tensor) -> None:
         torch.npu.set_device(0)
-        barrier.wait()
         torch.atan(value)  # change: launch each kernel once before there are two threads
 
+    acl().emu_check_hold_registration(1)
     workers = [threading.Thread(target=work, args=(value,)) for value in values]
     for worker in workers:
         worker.start()
     for worker in workers:
         worker.join()
+    acl().emu_check_hold_registration(0)
     torch.npu.synchronize()

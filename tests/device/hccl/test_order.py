@@ -9,12 +9,13 @@ import pytest
 
 from tests.device.hccl import ordered
 from tests.device.hccl.world import Program, World
+from tests.helpers.emulated import OWN_FINDINGS
 
 pytestmark = pytest.mark.xdist_group("hccl")
 
 LAYOUTS = {"processes": [[0], [1]], "threads": [[0, 1]]}
 ENVIRONMENT = {
-    "ASCEND_EMU_CHECK": "report",
+    **OWN_FINDINGS,
     "ASCEND_EMU_CHECK_STALL_MS": "400",
     "ASCEND_EMU_CHECK_REGISTER_US": "0",  # is another test's
     "TASK_QUEUE_ENABLE": "0",
