@@ -76,8 +76,8 @@ def env() -> None:
     is_flag=False,
     flag_value="report",
     type=click.Choice(["off", "report", "strict"]),
-    help="Prove the order of what streams and host do. strict: the first finding is an error at the "
-    "next call, and the exit code is 66 instead of 0 even if nothing is called or caught after it.",
+    help="Prove the order of what streams and host do. strict: the first finding is an error at "
+    "the next call, and the exit code is 66 instead of 0, also where no call follows.",
 )
 @click.option(
     "--check-report", type=click.Path(dir_okay=False), help="JSON of the findings; %p = pid."
