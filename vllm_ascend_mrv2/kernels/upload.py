@@ -33,10 +33,13 @@ class Staging(Protocol):
 _local = threading.local()
 
 
-def use(staging: Staging | None) -> None:
-    """Send through `staging` on this thread, while it is open; None: always at once."""
+def use(staging: Staging | None, keep_repeats: bool = False) -> None:
+    """Send through `staging` on this thread, while it is open; None: always at once.
+
+    keep_repeats: look at the runner's own inputs for such as came before (see `_Repeats`).
+    """
     _local.staging = staging
-    _local.repeats = _Repeats()
+    _local.repeats = _Repeats() if keep_repeats else None
 
 
 def _open_staging() -> Staging | None:
@@ -114,49 +117,70 @@ def step_tensor_h2d(
     """The same for the runner's own inputs, which live no longer than the step.
 
     Core asks for a tensor without `out` first and with `out` last, and launches no reader in
-    between; so only the last one flushes, and the first is the staged view itself. What comes
-    again and again is kept on the device and sent no more; nothing may write the returned tensor.
+    between; so only the last one flushes, and the first is the staged view itself, or what is kept
+    of an earlier step.
     """
     if _open_staging() is None:
         return tensor_h2d(data, device, dtype, out)
     array = as_array(data, out.dtype if out is not None else dtype)
-    view = _repeats().on_device(array, device if out is None else out.device)
+    view = _on_device(array, device if out is None else out.device)
     if out is None:
         return view
     flush()
     return out.copy_(view)
 
 
-_KEPT_INPUTS = 32  # a step has two or three, so that each outlives the steps in flight
+def _on_device(array: npt.NDArray[Any], device: torch.device | str | None) -> torch.Tensor:
+    """`array` on the device, to be read after the next flush."""
+    repeats: _Repeats | None = getattr(_local, "repeats", None)
+    return stage(array, device or "cpu") if repeats is None else repeats.on_device(array, device)
+
+
+class _Kept:
+    """An input that stays on the device, while nobody writes it."""
+
+    def __init__(self, view: torch.Tensor) -> None:
+        """A copy of the staged `view`, made by the next flush."""
+        with torch.inference_mode(False):  # in that mode torch does not count writes
+            self.tensor = torch.empty_like(view)
+        self._version = -1
+        after(lambda: self._fill(view))
+
+    def _fill(self, view: torch.Tensor) -> None:
+        self.tensor.copy_(view)
+        self._version = self.tensor._version
+
+    @property
+    def is_untouched(self) -> bool:
+        return bool(self.tensor._version == self._version)
+
+
+KEPT_INPUTS = 32
 
 
 class _Repeats:
-    """Inputs of past steps by content: the second time that one comes it stays on the device."""
+    """Inputs of past steps by content: from the second time on that one comes it is not sent again.
+
+    For speculation: its steps are core's, with three inputs that are the same while the batch is.
+    Without, a steady decode is one graph with no such input, and other steps differ from the last.
+    """
 
     def __init__(self) -> None:
-        self._kept: OrderedDict[tuple[str, tuple[int, ...], bytes], torch.Tensor | None] = (
-            OrderedDict()
-        )
+        # None: seen once. A key is at most 8 bytes for each request of a batch.
+        self._inputs: OrderedDict[tuple[str, tuple[int, ...], bytes], _Kept | None] = OrderedDict()
 
     def on_device(self, array: npt.NDArray[Any], device: torch.device | str | None) -> torch.Tensor:
-        """`array` on the device, to be read after the next flush and never written."""
+        """`array` on the device, to be read after the next flush. A tensor that was written since
+        it was given out is not given out again.
+        """
         key = (array.dtype.char, array.shape, array.tobytes())
-        is_known = key in self._kept
-        kept = self._kept.pop(key, None)
-        if kept is not None:
-            self._kept[key] = kept
-            return kept
+        is_known = key in self._inputs
+        kept = self._inputs.pop(key, None)
+        if kept is not None and kept.is_untouched:
+            self._inputs[key] = kept
+            return kept.tensor
         view = stage(array, device or "cpu")
-        if is_known:
-            again = torch.empty_like(view)
-            after(lambda: again.copy_(view))
-            kept = again
-        self._kept[key] = kept
-        if len(self._kept) > _KEPT_INPUTS:
-            self._kept.popitem(last=False)
-        return view if kept is None else kept
-
-
-def _repeats() -> _Repeats:
-    made: _Repeats = _local.repeats
-    return made
+        self._inputs[key] = kept = _Kept(view) if is_known else None
+        if len(self._inputs) > KEPT_INPUTS:
+            self._inputs.popitem(last=False)
+        return view if kept is None else kept.tensor

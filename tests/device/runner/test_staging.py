@@ -4,7 +4,8 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 
 import numpy as np
 import pytest
@@ -141,11 +142,11 @@ def test_uploads_go_through_the_open_ring_only(ring: StagingRing) -> None:
     assert (before.tolist(), idx.tolist(), out.tolist()) == ([1, 2, 3], [4, 5], [6, 7])
 
 
-def test_inputs_that_come_again_are_sent_twice_and_then_no_more(ring: StagingRing) -> None:
-    upload.use(ring)
+def sent_in_steps(ring: StagingRing, inputs: list[list[int]]) -> list[int]:
+    """Copies of steps that have the same rows each, and these starts."""
     out = torch.zeros(3, dtype=torch.int32, device="npu")
     sent = []
-    for starts in [[0, 1, 2]] * 4 + [[0, 4, 8]] + [[0, 1, 2]]:
+    for starts in inputs:
         reset_counters()
         ring.begin_step()
         rows = upload.step_tensor_h2d(np.array([4, 5]), device="npu", dtype=torch.int64)
@@ -154,11 +155,51 @@ def test_inputs_that_come_again_are_sent_twice_and_then_no_more(ring: StagingRin
         out.fill_(-1)  # what is kept is not `out`
         ring.end_step()
         sent.append(h2d_copies())
-    assert sent == [1, 1, 0, 0, 1, 0]
+    return sent
+
+
+STEPS = [[0, 1, 2]] * 4 + [[0, 4, 8]] + [[0, 1, 2]]
+
+
+def test_inputs_that_come_again_are_sent_twice_and_then_no_more(ring: StagingRing) -> None:
+    upload.use(ring, keep_repeats=True)
+    assert sent_in_steps(ring, STEPS) == [1, 1, 0, 0, 1, 0]
+
+
+def test_who_did_not_ask_for_it_has_no_input_kept_or_looked_at(
+    ring: StagingRing, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def looked(*_: object) -> None:
+        raise AssertionError("an input was looked at")
+
+    monkeypatch.setattr(upload._Repeats, "on_device", looked)
+    upload.use(ring)
+    assert sent_in_steps(ring, STEPS) == [1] * len(STEPS)
+
+
+@pytest.mark.parametrize("mode", [torch.inference_mode, torch.no_grad])
+def test_a_kept_input_that_somebody_wrote_is_not_given_out_again(
+    ring: StagingRing, mode: Callable[[], AbstractContextManager[None]]
+) -> None:
+    upload.use(ring, keep_repeats=True)
+    given = []
+    for step in range(6):
+        with mode():
+            ring.begin_step()
+            rows = upload.step_tensor_h2d(np.array([4, 5]), device="npu", dtype=torch.int64)
+            upload.flush()
+            assert rows.tolist() == [4, 5], step
+            ring.end_step()
+            if step == 3:
+                rows[1:].add_(7)
+        given.append(rows)
+    assert given[3] is given[2]
+    assert given[4] is not given[3]
+    assert given[5] is given[4]
 
 
 def test_inputs_that_never_come_again_are_not_kept(ring: StagingRing) -> None:
-    upload.use(ring)
+    upload.use(ring, keep_repeats=True)
     before = torch.npu.memory_allocated()
     for number in range(100):
         ring.begin_step()
@@ -167,3 +208,17 @@ def test_inputs_that_never_come_again_are_not_kept(ring: StagingRing) -> None:
         assert rows.tolist() == [number, 5]
         ring.end_step()
     assert torch.npu.memory_allocated() == before
+
+
+def test_no_more_inputs_are_kept_than_their_number(ring: StagingRing) -> None:
+    upload.use(ring, keep_repeats=True)
+    before = torch.npu.memory_allocated()
+    for number in range(3 * upload.KEPT_INPUTS):
+        for _ in range(2):
+            ring.begin_step()
+            rows = upload.step_tensor_h2d(np.array([number, 5]), device="npu", dtype=torch.int64)
+            upload.flush()
+            ring.end_step()
+    del rows
+    kept = (torch.npu.memory_allocated() - before) // 512  # the allocator's smallest block
+    assert 0 < kept <= upload.KEPT_INPUTS
