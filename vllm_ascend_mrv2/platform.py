@@ -194,14 +194,17 @@ class NPUPlatform(Platform):
     # -- configuration ------------------------------------------------------------------------
 
     @classmethod
-    def _choose_model_runner(cls) -> None:
-        """Unset means MRV2, in this process and in those it starts (they decide again)."""
+    def _choose_core_options(cls) -> None:
+        """What unset means, in this process and in those it starts (they decide again)."""
         triton_gate.open_gate()
         os.environ.setdefault("VLLM_USE_V2_MODEL_RUNNER", "1")
+        # CANN's routing takes no row without an expert. To leave padding out costs operators in
+        # each layer of every step, with padding or not; routed like any token, nobody reads it.
+        os.environ.setdefault("VLLM_MOE_SKIP_PADDING", "0")
 
     @classmethod
     def pre_register_and_update(cls, parser: ArgumentParser | None = None) -> None:
-        cls._choose_model_runner()
+        cls._choose_core_options()
         device_argument.wrap_engine_args(cls.device_type)
         model_path.install()
         if not environ_check.core_asks_platform():
@@ -222,7 +225,7 @@ class NPUPlatform(Platform):
 
         from vllm_ascend_mrv2 import support
 
-        cls._choose_model_runner()
+        cls._choose_core_options()
         compilation = vllm_config.compilation_config
         support.refuse(support.graph_requests(compilation))
         compilation.mode = CompilationMode.NONE

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 import torch_npu
+from vllm import envs
 from vllm.model_executor.layers.fused_moe import modular_kernel
 from vllm.model_executor.layers.fused_moe import unquantized_fused_moe_method as core
 from vllm.model_executor.layers.fused_moe.activation import MoEActivation
@@ -21,6 +22,8 @@ from vllm.model_executor.layers.fused_moe.config import (
     RoutingMethodType,
 )
 from vllm.model_executor.layers.fused_moe.topk_weight_and_reduce import TopKWeightAndReduceNoOP
+
+from vllm_ascend_mrv2.kernels import constants
 
 if TYPE_CHECKING:
     from vllm.model_executor.layers.fused_moe.routed_experts import RoutedExperts
@@ -108,17 +111,23 @@ class AscendExperts(modular_kernel.FusedMoEExpertsModular):
         """Write the weighted sum over this rank's experts to `output` [tokens, hidden].
 
         hidden_states: [tokens, hidden]; w1: [experts, 2 * inner, hidden]; w2: [experts, hidden,
-        inner]; topk_weights: [tokens, k] float32; topk_ids: [tokens, k] int32, global experts;
-        expert_map: None, or [global experts] int32, the local number of each or -1.
+        inner]; topk_weights: [tokens, k] float32; topk_ids: [tokens, k] int32, global experts, -1
+        for padding if it is skipped; expert_map: None, or [global experts] int32, the local number
+        of each or -1.
         """
-        num_local = w1.shape[0]
+        num_experts = num_local = w1.shape[0]
         shares = topk_weights.to(hidden_states.dtype)
-        if expert_map is None:
-            experts, num_experts = topk_ids, num_local
-        else:
-            # Other ranks' experts go by one number past ours, which is not active.
-            experts = expert_map.index_select(0, topk_ids.view(-1)).view(topk_ids.shape)
-            is_elsewhere = experts < 0
+        experts, is_elsewhere = topk_ids, None
+        if envs.VLLM_MOE_SKIP_PADDING:
+            is_elsewhere = topk_ids < 0
+        if expert_map is not None:
+            known = topk_ids if is_elsewhere is None else topk_ids.clamp_min(0)
+            experts = expert_map.index_select(0, known.view(-1)).view(known.shape)
+            is_others = experts < 0
+            is_elsewhere = is_others if is_elsewhere is None else is_others | is_elsewhere
+        if is_elsewhere is not None:
+            # Padding and other ranks' experts go by one number past ours, which is not active: the
+            # routing takes no number below 0.
             experts = experts.masked_fill(is_elsewhere, num_local)
             shares = shares.masked_fill(is_elsewhere, 0.0)
             num_experts = num_local + 1
@@ -133,7 +142,7 @@ class AscendExperts(modular_kernel.FusedMoEExpertsModular):
         )
         inner = torch_npu.npu_swiglu(_by_expert(rows, w1, counts))
         rows = _by_expert(inner, w2, counts)
-        if expert_map is not None:
+        if is_elsewhere is not None:
             # What no expert of this rank computed is undefined, and 0 times that need not be 0.
             computed = counts.sum()
             number = torch.arange(rows.shape[0], device=rows.device)
@@ -195,8 +204,8 @@ def topk_softmax(
     """Core's operator: the k best experts of each token and their softmax weights.
 
     gating_output: [tokens, experts]; written: topk_weights [tokens, k] float32, topk_ids [tokens,
-    k] int32. token_expert_indices is not written: no caller of core reads it. Padding is routed
-    like any token, and its result is read by nobody.
+    k] int32. token_expert_indices is not written: no caller of core reads it. is_padding: [tokens]
+    bool, given where padding is skipped (see platform.py); it goes to no expert, -1.
     Raises NotImplementedError where a bias corrects the scores.
     """
     if bias is not None:
@@ -208,7 +217,11 @@ def topk_softmax(
         torch.div(weights, weights.sum(-1, keepdim=True), out=topk_weights)
     else:
         topk_weights.copy_(weights)
-    topk_ids.copy_(experts)
+    if is_padding is None:
+        topk_ids.copy_(experts)
+    else:
+        no_expert = constants.scalar(-1, experts.device, experts.dtype)
+        torch.where(is_padding.unsqueeze(1), no_expert, experts, out=topk_ids)
 
 
 # Core's schema, of the extension that this platform does not load.

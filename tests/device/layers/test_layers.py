@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import pytest
@@ -212,10 +212,21 @@ def experts_layer(dtype: torch.dtype, **changes: Any) -> Any:
     return UnquantizedFusedMoEMethod(FusedMoEConfig(**arguments))
 
 
+@pytest.mark.parametrize("padded", [(), (0, 4, 8), range(9)], ids=["no-padding", "some", "all"])
 @pytest.mark.parametrize("local", [None, (4, 1, 3)], ids=["all-experts", "some-experts"])
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_experts(dtype: torch.dtype, local: tuple[int, ...] | None) -> None:
-    """Routing and experts against the formula; with a map of experts, this rank's part of it."""
+def test_experts(
+    dtype: torch.dtype,
+    local: tuple[int, ...] | None,
+    padded: Sequence[int],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Routing and experts against the formula; with a map of experts, this rank's part of it.
+
+    Padding, where the user has it skipped, goes to no expert.
+    """
+    from vllm.config import VllmConfig
+    from vllm.forward_context import set_forward_context
     from vllm.model_executor.layers.fused_moe.activation import MoEActivation
     from vllm.model_executor.layers.fused_moe.router.fused_topk_router import fused_topk
 
@@ -228,10 +239,22 @@ def test_experts(dtype: torch.dtype, local: tuple[int, ...] | None) -> None:
     w13 = values(count, 2 * inner, hidden, dtype=dtype, seed=1) / hidden**0.5
     w2 = values(count, hidden, inner, dtype=dtype, seed=2) / inner**0.5
     logits = values(tokens, count, dtype=dtype, seed=3)
-    with torch.inference_mode():
+    is_padding = None
+    monkeypatch.setenv("VLLM_MOE_SKIP_PADDING", str(int(bool(padded))))
+    if padded:
+        is_padding = torch.zeros(tokens, dtype=torch.bool)
+        is_padding[list(padded)] = True
+    with (
+        torch.inference_mode(),
+        set_forward_context(
+            None, VllmConfig(), is_padding=None if is_padding is None else is_padding.to(DEVICE)
+        ),
+    ):
         shares, ids, _ = fused_topk(x, logits, top_k, renormalize=True)
     best = logits.cpu().float().softmax(-1).sort(dim=-1, descending=True, stable=True)
-    assert torch.equal(ids.cpu(), best.indices[:, :top_k].int())
+    wanted_ids = best.indices[:, :top_k].int()
+    wanted_ids[list(padded)] = -1
+    assert torch.equal(ids.cpu(), wanted_ids)
     wanted_shares = best.values[:, :top_k]
     wanted_shares = wanted_shares / wanted_shares.sum(-1, keepdim=True)
     torch.testing.assert_close(shares.cpu(), wanted_shares, rtol=1e-6, atol=1e-6)
