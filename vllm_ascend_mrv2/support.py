@@ -370,13 +370,6 @@ REFUSALS: tuple[Refusal, ...] = (
         "use the default executor",
     ),
     Refusal(
-        "batch-sharded sampling",
-        _given("parallel_config.enable_batch_sharded_sampling", "enable_batch_sharded_sampling"),
-        "every rank samples the whole batch here, so that ranks agree on the tokens without "
-        "another exchange; sharding it is not verified",
-        "start without --enable-batch-sharded-sampling",
-    ),
-    Refusal(
         "expert load balancing",
         _given("parallel_config.enable_eplb", "expert load balancing (--enable-eplb)"),
         "it moves experts between devices while they serve, which is not verified",

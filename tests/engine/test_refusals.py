@@ -186,11 +186,6 @@ ASKS = (
         config=MOE,
     ),
     Ask(
-        "batch-sharded sampling",
-        "enable_batch_sharded_sampling",
-        ("--enable-batch-sharded-sampling", "--tensor-parallel-size", "2"),
-    ),
-    Ask(
         "expert load balancing",
         "load balancing",
         ("--enable-eplb", "--enable-expert-parallel", "--tensor-parallel-size", "2"),

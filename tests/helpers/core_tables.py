@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """What the oracle runs for classes of core that need a device to construct: their kernels, launched
-as the class launches them. Imported by the oracle's process only.
+as the class launches them.
 """
 
 from __future__ import annotations
@@ -239,4 +239,144 @@ def prepare_draft_model_prefill(
 
     return speculator.prepare_prefill_inputs(
         SimpleNamespace(**buffers), SimpleNamespace(**batch), *arguments
+    )
+
+
+# -- batch-sharded sampling: core's functions launch these between collectives ---------------------
+
+
+def build_shard_plan(
+    idx_mapping: torch.Tensor,
+    cu_num_logits: torch.Tensor,
+    query_start_loc: torch.Tensor,
+    seq_lens: torch.Tensor,
+    out: list[torch.Tensor],
+    local_logits_start: int,
+    max_num_reqs_per_rank: int,
+    num_ranks: int,
+    rank: int,
+) -> None:
+    from vllm.v1.worker.gpu.sample.batch_shard import _build_shard_plan_kernel
+
+    num_reqs = idx_mapping.shape[0]
+    _build_shard_plan_kernel[(num_reqs,)](
+        idx_mapping,
+        cu_num_logits,
+        query_start_loc,
+        seq_lens,
+        *out,
+        num_reqs,
+        local_logits_start,
+        max_num_reqs_per_rank,
+        TP_SIZE=num_ranks,
+        TP_RANK=rank,
+        PADDED_NUM_REQS=16,
+        PADDED_NUM_LOGITS_PER_REQ=8,
+        num_warps=1,
+    )
+
+
+def pack_sampler_output(
+    packed: torch.Tensor,
+    sampled: torch.Tensor,
+    num_sampled: torch.Tensor,
+    num_rejected: torch.Tensor,
+    num_nans: torch.Tensor | None,
+    cu_num_logits: torch.Tensor | None,
+    width: int,
+) -> None:
+    from vllm.v1.worker.gpu.sample.batch_shard import _pack_sampler_output_kernel
+
+    _pack_sampler_output_kernel[(num_sampled.shape[0],)](
+        packed,
+        packed.stride(0),
+        sampled,
+        sampled.stride(0),
+        num_sampled,
+        num_rejected,
+        num_nans,
+        cu_num_logits,
+        width,
+        min(sampled.shape[1], width),
+        BLOCK_SIZE=8,
+    )
+
+
+def unpack_gathered_output(
+    gathered: torch.Tensor,
+    source: torch.Tensor,
+    sampled: torch.Tensor,
+    num_sampled: torch.Tensor,
+    num_rejected: torch.Tensor,
+    num_nans: torch.Tensor | None,
+) -> None:
+    from vllm.v1.worker.gpu.sample.batch_shard import _unpack_gathered_output_kernel
+
+    _unpack_gathered_output_kernel[(source.shape[0],)](
+        gathered,
+        gathered.stride(0),
+        source,
+        sampled,
+        num_sampled,
+        num_rejected,
+        num_nans,
+        sampled.shape[1],
+        BLOCK_SIZE=8,
+    )
+
+
+def pack_logprobs(
+    send_ids: torch.Tensor,
+    send_logprobs: torch.Tensor,
+    ids: torch.Tensor,
+    logprobs: torch.Tensor,
+    ranks: torch.Tensor,
+    cu_num_logits: torch.Tensor,
+    width: int,
+) -> None:
+    from vllm.v1.worker.gpu.sample.batch_shard import _pack_logprobs_kernel
+
+    _pack_logprobs_kernel[(cu_num_logits.shape[0] - 1, width)](
+        send_ids,
+        send_ids.stride(0),
+        send_logprobs,
+        send_logprobs.stride(0),
+        ids,
+        ids.stride(0),
+        logprobs,
+        logprobs.stride(0),
+        ranks,
+        cu_num_logits,
+        width,
+        send_logprobs.shape[1],
+        ids.shape[1],
+        BLOCK_SIZE=8,
+    )
+
+
+def unpack_logprobs(
+    gathered_ids: torch.Tensor,
+    gathered_logprobs: torch.Tensor,
+    source: torch.Tensor,
+    cu_num_logits: torch.Tensor,
+    ids: torch.Tensor,
+    logprobs: torch.Tensor,
+    ranks: torch.Tensor,
+    width: int,
+) -> None:
+    from vllm.v1.worker.gpu.sample.batch_shard import _unpack_logprobs_kernel
+
+    _unpack_logprobs_kernel[(source.shape[0], width)](
+        gathered_ids,
+        gathered_ids.stride(0),
+        gathered_logprobs,
+        gathered_logprobs.stride(0),
+        source,
+        cu_num_logits,
+        ids,
+        logprobs,
+        ranks,
+        width,
+        logprobs.shape[1],
+        BLOCK_SIZE=8,
     )

@@ -28,6 +28,12 @@ class InRanks:
         torch.npu.synchronize()
         acl().emu_set_schedule_seed(seed or 0, int(seed is not None))
 
+    def how_it_sampled(self) -> tuple[bool, int]:
+        """Whether sampling is sharded here, and how many steps were one graph."""
+        runner = self.model_runner
+        steps = sum(n for verdict, n in runner.step_log.counts.items() if verdict.sampling)
+        return runner.batch_sharder is not None, steps
+
     def mark_steps(self) -> None:
         """Count each step of the runner with requests from here on by itself."""
         runner, numbers = self.model_runner, itertools.count()

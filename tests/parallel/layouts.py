@@ -17,13 +17,16 @@ CHUNK_TOKENS = 96  # below long prompts, and no multiple of the block size
 BLOCKS = 46  # two more than the longest request needs
 # Ray's workers are 15 nice levels below what starts them: here they compute, beside the tests.
 RAY = {"RAY_worker_niceness": "0", "RAY_AUTH_MODE": "disabled"}
+SHARDED = ("--enable-batch-sharded-sampling",)
 # Functions of these tests can be called in each rank (tests/parallel/in_ranks.py).
 IN_RANKS = ("--worker-extension-cls", "tests.parallel.in_ranks.InRanks")
 
 
 @dataclass(frozen=True)
 class Layout:
-    """`family` of the tiny checkpoint; numbers of ranks; `experts`: expert parallel."""
+    """`family` of the tiny checkpoint; numbers of ranks; `experts`: expert parallel; `options`:
+    more arguments.
+    """
 
     name: str
     tensor: int = 1
@@ -32,6 +35,7 @@ class Layout:
     experts: bool = False
     family: str = "qwen3"
     executor: str | None = None
+    options: tuple[str, ...] = ()
 
     def __str__(self) -> str:
         return self.name
@@ -53,7 +57,7 @@ class Layout:
             asked.append("--enable-expert-parallel")
         if self.executor is not None:
             asked += ["--distributed-executor-backend", self.executor]
-        return tuple(asked)
+        return (*asked, *self.options)
 
     def spec(self, checkpoint: Path, *more: str, **environment: str) -> ServerSpec:
         """A server with a KV cache in which some requests of a full batch must give way."""
@@ -85,6 +89,7 @@ LAYOUTS = (
     Layout("tp2-pp2", tensor=2, pipeline=2),
     Layout("tp2-dp2", tensor=2, data=2),
     Layout("tp2-ray", tensor=2, executor="ray"),
+    Layout("tp2-sharded", tensor=2, family="llama", options=SHARDED),
     Layout("moe-tp2", tensor=2, family="qwen3_moe"),
     Layout("moe-ep2", tensor=2, experts=True, family="qwen3_moe"),
     Layout("moe-dp2", data=2, family="qwen3_moe"),

@@ -12,6 +12,7 @@ from vllm_ascend_mrv2.distributed.agreement import (
     agreed_sizes,
     decide_step_of_ranks,
 )
+from vllm_ascend_mrv2.distributed.shares import shares_of
 
 SIZES = [1, 2, 4, 8]
 
@@ -68,3 +69,15 @@ def test_the_size_holds_every_rank() -> None:
 
 def test_without_captured_sizes_nobody_replays() -> None:
     assert decide_step_of_ranks([RankStep(True, 1), RankStep(True, 1)], []).size is None
+
+
+@pytest.mark.parametrize("num_ranks", range(1, 9))
+@pytest.mark.parametrize("num_rows", range(1, 20))
+def test_shares_count_each_row_once(num_rows: int, num_ranks: int) -> None:
+    batch = list(range(num_rows))
+    shares = shares_of(num_rows, num_ranks)
+    mine = [batch[share.rows] for share in shares]
+    (size,) = {len(rows) for rows in mine}  # a collective takes as many from each
+    assert (size - 1) * num_ranks < num_rows
+    counted = [rows[size - share.counted :] for rows, share in zip(mine, shares, strict=True)]
+    assert [row for rows in counted for row in rows] == batch

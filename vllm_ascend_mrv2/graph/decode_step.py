@@ -13,10 +13,13 @@ import enum
 from typing import Any
 
 import torch
+from vllm import envs
+from vllm.distributed.parallel_state import get_tp_group
 from vllm.forward_context import set_forward_context
 from vllm.v1.worker.gpu.attn_utils import build_slot_mappings_by_layer
 
 from vllm_ascend_mrv2.attention.plan import FiaPlan, make_captured_plan
+from vllm_ascend_mrv2.distributed.shares import shares_of
 from vllm_ascend_mrv2.kernels import constants, input_batch
 from vllm_ascend_mrv2.kernels.sample import gumbel
 
@@ -76,6 +79,7 @@ class DecodeStep:
             num_tokens=size,
             num_tokens_across_dp=of_ranks if runner.dp_size > 1 else None,
             slot_mapping=slots,
+            is_padding=~is_request if envs.VLLM_MOE_SKIP_PADDING else None,
         ):
             hidden = runner.model(
                 input_ids=runner.input_buffers.input_ids[:size],
@@ -84,7 +88,7 @@ class DecodeStep:
                 intermediate_tensors=None,
             )
         logits = runner.model.compute_logits(hidden)
-        tokens = self._sample(logits, row, positions, sampling)
+        tokens = self._sample_sharded(logits, row, positions, sampling)
         self._update(size, tokens)
         return tokens
 
@@ -108,6 +112,31 @@ class DecodeStep:
             unused = constants.scalar(UNUSED_SLOT, slot.device, slot.dtype)
             torch.where(is_request, slot, unused, out=tables.slot_mappings[group, :size])
         return positions
+
+    def _sample_sharded(
+        self,
+        logits: torch.Tensor,
+        row: torch.Tensor,
+        positions: torch.Tensor,
+        sampling: Sampling,
+    ) -> torch.Tensor:
+        """All tokens; if the user asked for it, each tensor-parallel rank samples its share."""
+        if self.runner.batch_sharder is None:
+            return self._sample(logits, row, positions, sampling)
+        group = get_tp_group()
+        shares = shares_of(len(row), group.world_size)
+        mine = shares[group.rank_in_group].rows
+        tokens = self._sample(logits[mine], row[mine], positions[mine], sampling)
+        gathered = group.all_gather(tokens, 0).view(group.world_size, -1)
+        size = gathered.shape[1]
+        if all(share.counted == size for share in shares):
+            return gathered.view(-1)
+        return torch.cat(
+            [
+                of_rank[size - share.counted :]
+                for of_rank, share in zip(gathered, shares, strict=True)
+            ]
+        )
 
     def _sample(
         self,

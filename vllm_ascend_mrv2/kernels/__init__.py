@@ -28,6 +28,7 @@ def kernel_overrides() -> dict[str, Callable[..., None]]:
     from vllm_ascend_mrv2.kernels import input_batch, structured_outputs
     from vllm_ascend_mrv2.kernels.metrics import logits
     from vllm_ascend_mrv2.kernels.sample import (
+        batch_shard,
         gumbel,
         logprob,
         min_p,
@@ -44,6 +45,7 @@ def kernel_overrides() -> dict[str, Callable[..., None]]:
     )
 
     spec = f"{_GPU}.spec_decode"
+    shard = f"{_GPU}.sample.batch_shard"
     return {
         f"{_GPU}.input_batch._prepare_prefill_inputs_kernel": input_batch.prepare_prefill_inputs,
         f"{_GPU}.input_batch._prepare_pos_seq_lens_kernel": input_batch.prepare_pos_seq_lens,
@@ -71,6 +73,11 @@ def kernel_overrides() -> dict[str, Callable[..., None]]:
         f"{_GPU}.sample.output._compact_sampling_mask_kernel": sampling_mask.kernel_for(
             core_output._compact_sampling_mask_kernel, output.compact_sampling_mask
         ),
+        f"{shard}._build_shard_plan_kernel": batch_shard.build_shard_plan,
+        f"{shard}._pack_sampler_output_kernel": batch_shard.pack_sampler_output,
+        f"{shard}._unpack_gathered_output_kernel": batch_shard.unpack_gathered_output,
+        f"{shard}._pack_logprobs_kernel": batch_shard.pack_logprobs,
+        f"{shard}._unpack_logprobs_kernel": batch_shard.unpack_logprobs,
         f"{_GPU}.metrics.logits._num_nans_kernel": logits.num_nans,
         f"{_GPU}.structured_outputs._apply_grammar_bitmask_kernel": (
             structured_outputs.apply_grammar_bitmask

@@ -19,7 +19,6 @@ UNREPLACED_MODULES: dict[str, str] = {
     "mm.rope": "models with multi-dimensional (M-RoPE) positions",
     "model_states.mamba_hybrid": HYBRID,
     "model_states.recoverssm": HYBRID,
-    "sample.batch_shard": "batch-sharded sampling",
     "sample.watermark": WATERMARKING,
     "spec_decode.acceptance_estimator": "adaptive verification of drafts",
     "spec_decode.dflash": "speculative decoding by DFlash and DSpark",

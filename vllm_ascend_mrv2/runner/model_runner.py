@@ -92,7 +92,7 @@ class AscendModelRunner(GPUModelRunner):
     def __init__(self, vllm_config: VllmConfig, device: torch.device) -> None:
         self.staging = StagingRing(device, STAGING_BYTES, vllm_config.max_concurrent_batches + 1)
         self.stages_inputs = input_copy_of(vllm_config).policy is InputCopyPolicy.ON_PREPARE_STREAM
-        upload.use(self.staging)
+        upload.use(self.staging, keep_repeats=vllm_config.speculative_config is not None)
         super().__init__(vllm_config, device)
         self.seq_lens_mirror = SeqLensMirror(self.max_num_reqs)
         self.host_seq_lens = HostSeqLens()

@@ -2,6 +2,7 @@
 # ruff: noqa: F403
 """Every kernel case again, on the NPU (see this folder's conftest)."""
 
+from tests.unit.kernels.test_batch_shard import *
 from tests.unit.kernels.test_block_table import *
 from tests.unit.kernels.test_gumbel import *
 from tests.unit.kernels.test_input_batch import *
