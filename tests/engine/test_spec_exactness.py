@@ -38,7 +38,9 @@ class Row(NamedTuple):
         return f"{self.method}-{self.k}-{mode}-{'async' if self.async_scheduling else 'sync'}"
 
 
-ROWS = tuple(Row(*row) for row in product(speculation.METHODS, DRAFTS, (False, True), (False, True)))
+ROWS = tuple(
+    Row(*row) for row in product(speculation.METHODS, DRAFTS, (False, True), (False, True))
+)
 
 
 def covers_pairs(row: Row) -> bool:
