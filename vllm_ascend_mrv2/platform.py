@@ -17,7 +17,7 @@ from vllm.logger import init_logger
 from vllm.platforms.interface import Platform, PlatformEnum
 
 import vllm_ascend_mrv2
-from vllm_ascend_mrv2 import envs
+from vllm_ascend_mrv2 import envs, last_words
 from vllm_ascend_mrv2.compat import (
     bad_words_limit,
     device_argument,
@@ -213,7 +213,8 @@ class NPUPlatform(Platform):
         # Only a process that serves requests has the protocol, or is about to load it.
         if parser is not None or "vllm.entrypoints.openai.completion.protocol" in sys.modules:
             unknown_parameters.install()
-            engine_death.install()
+            last_words.listen()
+            engine_death.install(last_words.heard)
         if parser is not None:
             device_argument.add_device_argument(parser, cls.device_type)
 

@@ -26,6 +26,7 @@ from vllm_ascend_mrv2.compat import (
     worker_startup,
 )
 from vllm_ascend_mrv2.distributed.communicator import require_hccl
+from vllm_ascend_mrv2.last_words import SAID
 from vllm_ascend_mrv2.runner.garbage import freeze_what_is_loaded
 from vllm_ascend_mrv2.runner.model_runner import AscendModelRunner, forget_runner
 
@@ -129,6 +130,14 @@ class NPUWorker(Worker):
     def compile_or_warm_up_model(self) -> CompilationTimes:
         with kernel_warmup.skipped():
             return super().compile_or_warm_up_model()
+
+    def execute_model(self, *args: Any, **kwargs: Any) -> Any:
+        with SAID:
+            return super().execute_model(*args, **kwargs)
+
+    def sample_tokens(self, *args: Any, **kwargs: Any) -> Any:
+        with SAID:
+            return super().sample_tokens(*args, **kwargs)
 
     def execute_dummy_batch(self) -> None:
         if not self.model_runner.run_idle():

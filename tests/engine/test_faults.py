@@ -1,12 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A device that stops, a rank that is killed, memory that runs out: clear errors, and no hang.
+"""A device that stops, a rank that is killed, memory that runs out: each client is told what
+happened, in time; what can finish does; and nothing hangs.
 
-Each server has its own fault (ASCEND_EMU_INJECT) or loses its engine; clients are on it meanwhile.
+Faults are the emulator's (ASCEND_EMU_INJECT), each in a server of its own; the killed engine is the
+last thing that a shared server sees.
 """
 
 from __future__ import annotations
 
 import signal
+import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -17,13 +20,15 @@ import openai
 import psutil
 import pytest
 
-from tests.engine.cases import Case
+from tests.engine.cases import SMOLLM2, Case
+from tests.engine.conftest import ServerPool
 from tests.engine.server import MODEL_NAME, Server
 
-pytestmark = pytest.mark.long  # three servers; test_watchdog.py has the short form
 CASE = Case("llama")
 LIMIT_S = 3
 END_S = 40  # what is allowed beyond the watchdog's limit, on a busy machine
+LONG = 650  # tokens of a request that no fault below lets finish
+FAULT_AT = 400  # the replay with the fault; every one gives each request a token
 
 
 def ask(server: Server, new_tokens: int) -> str:
@@ -47,6 +52,39 @@ def ask(server: Server, new_tokens: int) -> str:
     return "done"
 
 
+class Stream:
+    """A request whose tokens are watched as they come. `begun` is set at the first."""
+
+    def __init__(self, server: Server) -> None:
+        self.begun = threading.Event()
+        self.silent_s = 0.0  # between its last token and its error
+        self._server = server
+
+    def run(self) -> str:
+        """As `ask`, for LONG tokens."""
+        last = time.monotonic()
+        try:
+            for _ in self._server.client().completions.create(
+                model=MODEL_NAME,
+                prompt="sea",
+                max_tokens=LONG,
+                temperature=0,
+                timeout=LIMIT_S + END_S,
+                stream=True,
+                extra_body={"ignore_eos": True},
+            ):
+                last = time.monotonic()
+                self.begun.set()
+        except openai.APITimeoutError:
+            pytest.fail("a stream hangs")
+        except openai.APIError as error:  # an event of the stream: its status was sent before
+            self.silent_s = time.monotonic() - last
+            return f"{error.message}"
+        finally:
+            self.begun.set()
+        return "done"
+
+
 def start(checkpoint: Path, log: Path, **environment: str) -> Server:
     spec = CASE.spec(checkpoint)
     more = {"VLLM_ASCEND_MRV2_REPLAY_TIMEOUT_S": str(LIMIT_S), **environment}
@@ -66,66 +104,82 @@ def ends(server: Server) -> None:
     assert server.process.returncode != 0, "a supervisor would take this end for one asked for"
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("fault", "said"),
     [
-        ("stuck:graph_replay:60", f"a step did not end within {LIMIT_S} s"),
-        ("error:graph_replay:60", "an injected fault"),
+        ("stuck", f"ReplayTimeoutError: rank 0: a step did not end within {LIMIT_S} s"),
+        ("error", "an injected fault"),
     ],
-    ids=["stuck", "failing"],
 )
-def test_a_device_fault_ends_the_server_with_its_reason(
+def test_a_device_fault_is_told_to_every_client(
     fault: str, said: str, checkpoint_of: Callable[[Case], Path], tmp_path: Path
 ) -> None:
-    server = start(checkpoint_of(CASE), tmp_path / "log", ASCEND_EMU_INJECT=fault)
+    inject = f"{fault}:graph_replay:{FAULT_AT}"
+    server = start(checkpoint_of(CASE), tmp_path / "log", ASCEND_EMU_INJECT=inject)
     try:
-        assert ask(server, 4) == "done"
+        stream = Stream(server)
         with ThreadPoolExecutor(4) as pool:
-            ended = list(pool.map(lambda n: ask(server, n), (4, 200, 200, 200)))
-        assert ended[0] in ("done", ended[1])  # it may have finished before
-        assert all(how != "done" for how in ended[1:])
-        assert any("500" in how for how in ended), ended
+            long = [pool.submit(stream.run), *(pool.submit(ask, server, LONG) for _ in range(2))]
+            stream.begun.wait(END_S)
+            assert ask(server, 4) == "done"  # long before the fault
+            errors = [request.result() for request in long]
+        for error in errors:
+            assert said in error
+        assert all(error.startswith("500: ") for error in errors[1:]), errors
+        limit_s = LIMIT_S if fault == "stuck" else 0
+        assert limit_s <= stream.silent_s < limit_s + END_S / 4
         ends(server)
-        assert said in server.log_tail(400)
     finally:
         server.kill()
 
 
-def test_a_killed_engine_ends_the_server(
-    checkpoint_of: Callable[[Case], Path], tmp_path: Path
+@SMOLLM2.group
+def test_a_killed_engine_is_told_to_every_client(
+    servers: ServerPool, checkpoint_of: Callable[[Case], Path]
 ) -> None:
-    server = start(checkpoint_of(CASE), tmp_path / "log")
-    try:
-        with ThreadPoolExecutor(2) as pool:
-            answers = [pool.submit(ask, server, 600) for _ in range(2)]
-            time.sleep(0.5)
-            engine = [p for p in server.processes() if "EngineCore" in "".join(p.cmdline())]
-            assert len(engine) == 1
-            psutil.Process(engine[0].pid).send_signal(signal.SIGKILL)
-            assert all(answer.result() != "done" for answer in answers)
-        ends(server)
-    finally:
-        server.kill()
+    """The last of this server's tests: it ends it."""
+    server = servers.get(SMOLLM2.spec(checkpoint_of(SMOLLM2)))
+    stream = Stream(server)
+    with ThreadPoolExecutor(3) as pool:
+        long = [pool.submit(stream.run), pool.submit(ask, server, LONG)]
+        stream.begun.wait(END_S)
+        assert ask(server, 2) == "done"
+        engine = [p for p in server.processes() if "EngineCore" in "".join(p.cmdline())]
+        assert len(engine) == 1
+        psutil.Process(engine[0].pid).send_signal(signal.SIGKILL)
+        errors = [request.result() for request in long]
+    for error in errors:
+        assert "It left no reason, as a process that is killed does." in error
+    assert stream.silent_s < END_S / 4
+    ends(server)
 
 
-def test_a_device_out_of_memory_is_an_error_for_the_request(
+@pytest.mark.long
+def test_a_device_out_of_memory_is_told_to_every_client(
     checkpoint_of: Callable[[Case], Path], tmp_path: Path
 ) -> None:
     """From the third decode step on nothing more can be allocated; what fits goes on."""
     server = start(checkpoint_of(CASE), tmp_path / "log", ASCEND_EMU_INJECT="oom:graph_replay:3")
     try:
-        assert ask(server, 20) == "done"
-        assert ask(server, 20) == "done"
-        with pytest.raises((openai.APIStatusError, openai.APIConnectionError)) as failed:
-            server.client().completions.create(
-                model=MODEL_NAME,
-                prompt=[5] * 600,
-                max_tokens=1,
-                timeout=LIMIT_S + END_S,
-                extra_body={"prompt_logprobs": 20},
-            )
-        assert not isinstance(failed.value, openai.APITimeoutError)
+        stream = Stream(server)
+        with ThreadPoolExecutor(2) as pool:
+            long = pool.submit(stream.run)
+            stream.begun.wait(END_S)
+            assert ask(server, 20) == "done"
+            assert not long.done()
+            with pytest.raises(openai.APIStatusError) as failed:
+                server.client().completions.create(
+                    model=MODEL_NAME,
+                    prompt=[5] * 600,
+                    max_tokens=1,
+                    timeout=LIMIT_S + END_S,
+                    extra_body={"prompt_logprobs": 20},
+                )
+            assert failed.value.status_code == 500
+            for error in (failed.value.message, long.result()):
+                assert "out of memory" in error
+        assert stream.silent_s < END_S / 4
         ends(server)
-        assert "out of memory" in server.log_tail(400)
     finally:
         server.kill()

@@ -27,6 +27,7 @@ from vllm.v1.worker.utils import raise_if_nan_logits
 
 from vllm_ascend_mrv2.compat import sampling_mask
 from vllm_ascend_mrv2.graph.watchdog import Watchdog
+from vllm_ascend_mrv2.last_words import SAID
 
 _watchdog: Watchdog | None = None
 
@@ -62,7 +63,8 @@ class _LateResult(AsyncModelRunnerOutput):
     @contextmanager
     def _copying(self) -> Iterator[None]:
         """Within this block copies run on the copy stream, after this step and no other."""
-        with torch.npu.device(self._copy_stream.device), torch.npu.stream(self._copy_stream):
+        device = self._copy_stream.device
+        with SAID, torch.npu.device(device), torch.npu.stream(self._copy_stream):
             if _watchdog is not None:
                 _watchdog.wait(self._ready)
             self._copy_stream.wait_event(self._ready)
@@ -173,9 +175,9 @@ class DraftTokens:
         drafts, self._drafts = self._drafts, None
         if drafts is None:
             return DraftTokenIds(self._req_ids, [[-1] * self._num_drafts for _ in self._req_ids])
-        if _watchdog is not None:
-            _watchdog.wait(self._ready)
-        with torch.npu.stream(self._stream):
+        with SAID, torch.npu.stream(self._stream):
+            if _watchdog is not None:
+                _watchdog.wait(self._ready)
             self._stream.wait_event(self._ready)
             return DraftTokenIds(self._req_ids, _host(drafts).tolist())
 
