@@ -19,21 +19,24 @@ NAME = "vllm_ascend_mrv2"
 ALLOWED: dict[str, set[str]] = {
     "compat": set(),
     "envs": set(),
+    "last_words": set(),
     "attention": {"compat", "envs"},
     "builds": {"envs"},
     "graph": {"attention", "builds", "compat", "envs", "kernels"},
     "kernels": {"compat", "envs"},
     "layers": {"compat", "envs"},
     "distributed": {"compat", "envs"},
-    "runner": {"attention", "compat", "distributed", "envs", "graph", "kernels", "layers"},
+    "runner": {
+        *("attention", "compat", "distributed", "envs", "graph", "kernels", "last_words", "layers"),
+    },
     "support": {"compat", "envs"},
     "decisions": {
         *("attention", "compat", "envs", "graph", "kernels", "layers", "runner", "support"),
     },
-    "worker": {"compat", "distributed", "envs", "runner"},
+    "worker": {"compat", "distributed", "envs", "last_words", "runner"},
     "platform": {
         *("attention", "compat", "decisions", "distributed", "envs", "graph"),
-        *("kernels", "layers", "runner", "support"),
+        *("kernels", "last_words", "layers", "runner", "support"),
     },
     "cli": {"builds", "compat", "decisions", "envs", "graph", "support"},
     "__init__": {"builds", "compat"},
