@@ -24,8 +24,9 @@ IN_RANKS = ("--worker-extension-cls", "tests.parallel.in_ranks.InRanks")
 
 @dataclass(frozen=True)
 class Layout:
-    """`family` of the tiny checkpoint; numbers of ranks; `experts`: expert parallel; `options`:
-    more arguments.
+    """`family` of the tiny checkpoint; numbers of ranks; `experts`: expert parallel; `api_servers`:
+    processes that take requests, None for core's default (one for each data-parallel rank);
+    `options`: more arguments.
     """
 
     name: str
@@ -35,6 +36,7 @@ class Layout:
     experts: bool = False
     family: str = "qwen3"
     executor: str | None = None
+    api_servers: int | None = 1
     options: tuple[str, ...] = ()
 
     def __str__(self) -> str:
@@ -51,8 +53,8 @@ class Layout:
             ("--data-parallel-size", self.data),
         )
         asked = [part for option, n in sizes if n > 1 for part in (option, str(n))]
-        if self.data > 1:
-            asked += ["--api-server-count", "1"]  # else one for each engine
+        if self.data > 1 and self.api_servers is not None:
+            asked += ["--api-server-count", str(self.api_servers)]
         if self.experts:
             asked.append("--enable-expert-parallel")
         if self.executor is not None:
@@ -85,7 +87,7 @@ class Layout:
 LAYOUTS = (
     Layout("tp2", tensor=2),
     Layout("pp2", pipeline=2),
-    Layout("dp2", data=2),
+    Layout("dp2", data=2, api_servers=None),
     Layout("tp2-pp2", tensor=2, pipeline=2),
     Layout("tp2-dp2", tensor=2, data=2),
     Layout("tp2-ray", tensor=2, executor="ray"),
