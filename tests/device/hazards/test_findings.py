@@ -172,10 +172,10 @@ print("went on")
 
 
 def check_program(
-    tmp_path: Path, *options: str
+    tmp_path: Path, *options: str, text: str = PROGRAM
 ) -> tuple[subprocess.CompletedProcess[str], dict[str, Any]]:
     program, report = tmp_path / "program.py", tmp_path / "report.json"
-    program.write_text(PROGRAM)
+    program.write_text(text)
     ran = subprocess.run(
         [
             *(*CLI, "emulator", "run", *options, "--check-report", str(report)),
@@ -188,8 +188,8 @@ def check_program(
     return ran, json.loads(report.read_text()) if report.exists() else {}
 
 
-def line_of(mark: str) -> int:
-    return next(n for n, line in enumerate(PROGRAM.splitlines(), 1) if mark in line)
+def line_of(mark: str, text: str = PROGRAM) -> int:
+    return next(n for n, line in enumerate(text.splitlines(), 1) if mark in line)
 
 
 def test_report_names_both_lines_and_goes_on(tmp_path: Path) -> None:
@@ -203,6 +203,26 @@ def test_report_names_both_lines_and_goes_on(tmp_path: Path) -> None:
     assert write["tensor"] == "Float [64]"
     assert "record an event on stream" in finding["advice"]
     assert "1 findings" in ran.stderr
+
+
+HELPER = PROGRAM.replace("a.fill_(1)  # WRITE", "fill(a)  # CALLER").replace(
+    "a = torch.zeros", "def fill(tensor):\n    tensor.fill_(1)  # WRITE\n\na = torch.zeros"
+)
+
+
+@pytest.mark.parametrize("depth", [1, 2])
+def test_a_launch_in_a_helper_takes_one_frame_more(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, depth: int
+) -> None:
+    """The helper is right for most who call it: one of them has to wait, and depth 2 says which."""
+    monkeypatch.setenv("ASCEND_EMU_CHECK_DEPTH", str(depth))
+    _, report = check_program(tmp_path, "--check", text=HELPER)
+    (finding,) = report["findings"]
+    lines = [
+        f"{tmp_path}/program.py:{line_of('WRITE', HELPER)} in fill",
+        f"{tmp_path}/program.py:{line_of('CALLER', HELPER)} in <module>",
+    ]
+    assert finding["operations"][0]["stack"] == lines[:depth]
 
 
 def test_strict_is_an_error_in_the_program(tmp_path: Path) -> None:
