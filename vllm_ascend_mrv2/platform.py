@@ -52,6 +52,7 @@ class NPUPlatform(Platform):
         "RAY_EXPERIMENTAL_NOSET_ASCEND_RT_VISIBLE_DEVICES"
     ]
     simple_compile_backend = "eager"
+    _has_watermark = False  # the engine of this process, as last configured
 
     # -- memory -------------------------------------------------------------------------------
 
@@ -263,6 +264,7 @@ class NPUPlatform(Platform):
         # Ray's handler of SIGTERM ends a process by SIGABRT three seconds later, while core still
         # shuts down; what Ray has started then stays for more than a minute.
         os.environ.setdefault("RAY_DISABLE_FAILURE_SIGNAL_HANDLER", "1")
+        cls._has_watermark = vllm_config.watermark_config is not None
         if vllm_config.model_config is not None:
             logger.info("\n%s", decisions.as_table(decisions.collect(vllm_config)))
 
@@ -287,13 +289,15 @@ class NPUPlatform(Platform):
 
     @classmethod
     def validate_request(cls, processed_inputs: Any, params: Any) -> None:
-        """Refuse a request whose sampling asks for a kernel that is not replaced."""
+        """Refuse a request whose sampling parameters this engine cannot serve."""
         from vllm.exceptions import VLLMValidationError
         from vllm.sampling_params import SamplingParams
 
         from vllm_ascend_mrv2 import kernels
 
-        if isinstance(params, SamplingParams) and (reason := kernels.unsupported_sampling(params)):
+        if not isinstance(params, SamplingParams):
+            return
+        if reason := kernels.unsupported_sampling(params, cls._has_watermark):
             raise VLLMValidationError(reason)  # any other error reaches the client as an empty 500
 
 

@@ -108,6 +108,20 @@ def _speculation_on_another_core(config: Any) -> str | None:
     return "speculative decoding"
 
 
+def _watermark_on_another_core(config: Any) -> str | None:
+    from vllm_ascend_mrv2.compat import watermarks
+
+    if _path(config, "watermark_config") is None or watermarks.core_is_known():
+        return None
+    return "watermarking"
+
+
+def _watermark_with_speculation(config: Any) -> str | None:
+    if _path(config, "watermark_config") is None or _path(config, "speculative_config") is None:
+        return None
+    return "watermarking with speculative decoding"
+
+
 def _speculation_beyond_tensor_parallelism(config: Any) -> str | None:
     parallel = _path(config, "parallel_config")
     if _path(config, "speculative_config") is None or parallel is None:
@@ -465,11 +479,16 @@ REFUSALS: tuple[Refusal, ...] = (
         "start without --enable-shm-tensor-arena",
     ),
     Refusal(
-        "watermarking",
-        _given("watermark_config", "watermarking"),
-        "core's kernels for it are for CUDA only, and the torch operations that other devices get "
-        "shift by host numbers, which torch_npu brings by asynchronous copies of pinned memory",
-        "start without a watermark configuration",
+        "watermarking on other cores than vLLM 0.32",
+        _watermark_on_another_core,
+        "their kernels for it have other arguments, for which nothing has been replaced or tested",
+        "install vLLM 0.32.0, or start without --watermark-config",
+    ),
+    Refusal(
+        "watermarking with speculative decoding",
+        _watermark_with_speculation,
+        "verification here draws what it draws without a watermark",
+        "start without --watermark-config or without --speculative-config",
     ),
     Refusal(
         "sleep mode",

@@ -234,7 +234,21 @@ ASKS = (
         ("--ec-transfer-config", json.dumps(EC_CONNECTOR)),
     ),
     Ask("shared-memory tensor arena", "arena", ("--enable-shm-tensor-arena",), since="0.32"),
-    Ask("watermarking", "watermarking", ("--watermark-config", json.dumps({"key": "3"}))),
+    Ask(
+        "watermarking with speculative decoding",
+        "watermarking with speculative decoding",
+        (
+            *("--watermark-config", json.dumps({"key": 3, "algorithm": "dual_key_gumbel"})),
+            *speculation(
+                method="mtp", num_speculative_tokens=1, draft_sample_method="probabilistic"
+            ),
+        ),
+        config={
+            "architectures": ["MiMoForCausalLM"],
+            "model_type": "qwen2",
+            "num_nextn_predict_layers": 1,
+        },
+    ),
     Ask("sleep mode", "Sleep mode", ("--enable-sleep-mode",), refused_by_core=True),
     Ask(
         "graphs",
@@ -249,7 +263,10 @@ ASKS = (
     Ask("compilation", "compilation mode", ("--compilation-config", json.dumps({"mode": 3}))),
 )
 # Asked for on a core that is not installed here: tests/unit/test_contract.py has those.
-OTHER_CORES = {"speculative decoding on other cores than vLLM 0.32"}
+OTHER_CORES = {
+    "speculative decoding on other cores than vLLM 0.32",
+    "watermarking on other cores than vLLM 0.32",
+}
 NOT_ROWS = {"graphs", "compilation"}  # refused before core's defaults, by support.graph_requests
 
 

@@ -380,3 +380,58 @@ def unpack_logprobs(
         logprobs.shape[1],
         BLOCK_SIZE=8,
     )
+
+
+def watermarked(arguments: tuple[Any, ...], state: dict[str, Any]) -> torch.Tensor:
+    from vllm.v1.worker.gpu.sample.watermark import philox_gumbel_sample
+
+    return philox_gumbel_sample(*arguments, **state)
+
+
+def repeated_contexts(
+    output: torch.Tensor,
+    all_token_ids: torch.Tensor,
+    request: torch.Tensor,
+    prompt_lens: torch.Tensor,
+    total_lens: torch.Tensor,
+    contexts: torch.Tensor,
+    max_history: int,
+    include_prompt: bool,
+    skip_partial: bool = False,
+    newer: torch.Tensor | None = None,
+    local_positions: torch.Tensor | None = None,
+    num_steps: int = 0,
+    prior_contexts: torch.Tensor | None = None,
+    steps: torch.Tensor | None = None,
+    enabled: torch.Tensor | None = None,
+) -> None:
+    from vllm.v1.worker.gpu.sample.watermark import _repeated_context_mask_kernel
+
+    _repeated_context_mask_kernel[(len(request),)](
+        output,
+        all_token_ids,
+        all_token_ids.stride(0),
+        request,
+        prompt_lens,
+        total_lens,
+        newer,
+        0 if newer is None else newer.stride(0),
+        contexts,
+        contexts.stride(0),
+        local_positions,
+        prior_contexts,
+        0 if prior_contexts is None else prior_contexts.stride(0),
+        0 if prior_contexts is None else prior_contexts.stride(1),
+        steps,
+        0 if steps is None else steps.stride(0),
+        enabled,
+        CONTEXT_WIDTH=contexts.shape[1],
+        NUM_SPECULATIVE_STEPS=num_steps,
+        MAX_HISTORY=max_history,
+        INCLUDE_PROMPT=include_prompt,
+        SKIP_PARTIAL_CONTEXT=skip_partial,
+        HAS_HISTORY_OFFSETS=newer is not None,
+        SPECULATIVE_CONTEXTS=local_positions is not None,
+        DRAFT_CONTEXTS=steps is not None,
+        BLOCK=16,
+    )

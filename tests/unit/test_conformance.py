@@ -20,6 +20,7 @@ LIST = Path(__file__).parents[1] / "upstream" / "expected.toml"
     [
         ('DEVICE = "cuda"\n', 'DEVICE = "npu"\n'),
         ("d = torch.device('cuda:1')\n", "d = torch.device('npu:1')\n"),
+        ("x = torch.zeros(1).cuda()\n", "x = torch.zeros(1).npu()\n"),
         ("skip = not torch.cuda.is_available()\n", "skip = not torch.npu.is_available()\n"),
         (
             "skip = not current_platform.is_cuda_alike()\n",

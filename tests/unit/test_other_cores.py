@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import torch
 
-from vllm_ascend_mrv2.compat import grammar_rows, kernel_registry, sampling_mask
+from vllm_ascend_mrv2.compat import grammar_rows, kernel_registry, sampling_mask, watermarks
 from vllm_ascend_mrv2.kernels.sample.output import compact_sampling_mask
 
 
@@ -87,3 +87,14 @@ def test_grammar_rows_by_stride_are_those_of_a_batch_without_drafts() -> None:
     assert grammar_rows._by_stride(worker, batch, ["c", "a"]) == [2, 0]
     worker.mask_stride = 3
     assert grammar_rows._by_stride(worker, batch, ["b"]) == [3, 4, 5]
+
+
+@pytest.mark.parametrize("is_known", [True, False])
+def test_kernels_of_watermarks_are_for_the_core_that_they_fit(
+    is_known: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(watermarks, "core_is_known", lambda: is_known)
+    watermark = "vllm.v1.worker.gpu.sample.watermark._philox_gumbel_kernel"
+    kernels = {watermark: print, "vllm.v1.worker.gpu.sample.min_p._min_p_kernel": print}
+    assert (watermark in watermarks.of_this_core(kernels)) == is_known
+    assert "vllm.v1.worker.gpu.sample.min_p._min_p_kernel" in watermarks.of_this_core(kernels)

@@ -33,6 +33,11 @@ RULES: tuple[Rule, ...] = (
         "the same question to, or the same wait for, the device under test",
     ),
     Rule(
+        r"\.cuda\(\)",
+        ".npu()",
+        "a tensor is put on the device under test",
+    ),
+    Rule(
         r"\btorch\.cuda\.memory\.(get_allocator_backend)\(",
         r"torch.npu.memory.\1(",
         "the same question to the device under test",

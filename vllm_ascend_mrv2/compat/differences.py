@@ -181,6 +181,21 @@ SPECULATION = Difference(
     refuses="speculative decoding",
 )
 
+WATERMARKS = Difference(
+    module="compat/watermarks.py",
+    cores="!=0.32.*",
+    symbols=(
+        f"{_GPU}.sample.watermark*",
+        f"{_GPU}.model_runner:GPUWatermarkSampler",
+        "vllm.v1.watermarking*",
+    ),
+    relies_on=(f"{_GPU}.sample.watermark:philox_gumbel_sample",),
+    reason="the kernels learned of drafts and of a bound of the history in 0.32, and of "
+    "temperatures in 0.33",
+    goes_when="those cores are served or no longer supported",
+    refuses="watermarking",
+)
+
 ALL: tuple[Difference, ...] = (
     WORKER_STARTUP,
     ADAPTER_HEADS,
@@ -191,6 +206,7 @@ ALL: tuple[Difference, ...] = (
     PROMPT_SCORES,
     GRAMMAR_ROWS,
     SPECULATION,
+    WATERMARKS,
 )
 
 

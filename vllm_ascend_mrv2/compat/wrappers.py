@@ -19,6 +19,7 @@ from typing import Any
 from vllm_ascend_mrv2.compat import differences
 
 _GPU = "vllm.v1.worker.gpu"
+_MARKS = "vllm.v1.watermarking"
 _POOLERS = ("seqwise", "tokwise")
 _ALL_KNOWN = "0.30 to 0.33"
 _UNTIL_TRITON = "a Triton for this device serves core's kernels"
@@ -112,6 +113,7 @@ REBINDINGS: tuple[Rebinding, ...] = (
             f"{_GPU}.sample.sampler",
             f"{_GPU}.spec_decode.speculator",
             f"{_GPU}.spec_decode.dspark.speculator",
+            f"{_MARKS}.watermarker",
         ),
         reason="its kernel returns per-block maxima, which torch operators need not form",
         core_versions=_ALL_KNOWN,
@@ -120,10 +122,27 @@ REBINDINGS: tuple[Rebinding, ...] = (
     Rebinding(
         owner=f"{_GPU}.sample.sampler",
         name="Sampler",
-        copies=(f"{_GPU}.model_runner",),
+        copies=(f"{_GPU}.model_runner", f"{_MARKS}.gpu_sampler"),
         reason="only the sampler knows on the host which rows are greedy, and when a seed changes",
         core_versions=_ALL_KNOWN,
         goes_when=_UNTIL_TRITON,
+    ),
+    Rebinding(
+        owner=f"{_MARKS}.gumbel",
+        name="GumbelWatermarker",
+        copies=(f"{_MARKS}.factory", f"{_MARKS}.spec_decode", _MARKS),
+        reason="it launches its kernels on CUDA only, and shifts by host numbers elsewhere, which "
+        "torch_npu brings through pinned memory",
+        core_versions="0.32",
+        goes_when="core asks the platform instead of the device's name",
+    ),
+    Rebinding(
+        owner=f"{_MARKS}.gpu_sampler",
+        name="GPUWatermarkSampler",
+        copies=(f"{_GPU}.model_runner", f"{_GPU}.spec_decode.rejection_sampler"),
+        reason="it derives from core's sampler, not from the one bound in its place",
+        core_versions="0.32",
+        goes_when="ours is no longer bound (see Sampler)",
     ),
     Rebinding(
         owner=f"{_GPU}.sample.penalties",

@@ -36,6 +36,7 @@ def kernel_overrides() -> dict[str, Callable[..., None]]:
         penalties,
         prompt_logprob,
         trace_replay,
+        watermark,
     )
     from vllm_ascend_mrv2.kernels.spec_decode import (
         ngram,
@@ -46,6 +47,7 @@ def kernel_overrides() -> dict[str, Callable[..., None]]:
 
     spec = f"{_GPU}.spec_decode"
     shard = f"{_GPU}.sample.batch_shard"
+    marks = f"{_GPU}.sample.watermark"
     return {
         f"{_GPU}.input_batch._prepare_prefill_inputs_kernel": input_batch.prepare_prefill_inputs,
         f"{_GPU}.input_batch._prepare_pos_seq_lens_kernel": input_batch.prepare_pos_seq_lens,
@@ -78,6 +80,8 @@ def kernel_overrides() -> dict[str, Callable[..., None]]:
         f"{shard}._unpack_gathered_output_kernel": batch_shard.unpack_gathered_output,
         f"{shard}._pack_logprobs_kernel": batch_shard.pack_logprobs,
         f"{shard}._unpack_logprobs_kernel": batch_shard.unpack_logprobs,
+        f"{marks}._philox_gumbel_kernel": watermark.philox_gumbel,
+        f"{marks}._repeated_context_mask_kernel": watermark.repeated_context_mask,
         f"{_GPU}.metrics.logits._num_nans_kernel": logits.num_nans,
         f"{_GPU}.structured_outputs._apply_grammar_bitmask_kernel": (
             structured_outputs.apply_grammar_bitmask
@@ -116,9 +120,11 @@ def rebindings() -> dict[str, Any]:
         penalties,
         sampler,
         thinking_budget,
+        watermarker,
     )
     from vllm_ascend_mrv2.kernels.spec_decode import rejection
 
+    marks = "vllm.v1.watermarking"
     thinking = f"{_GPU}.sample.thinking_budget:ThinkingBudgetState"
     embeds = f"{_GPU}.model_states.prompt_embeds:PromptEmbedsState"
     return {
@@ -130,6 +136,8 @@ def rebindings() -> dict[str, Any]:
         f"{_GPU}.block_table.BlockTables": block_table.BlockTables,
         f"{_GPU}.sample.gumbel.gumbel_sample": gumbel.gumbel_sample,
         f"{_GPU}.sample.sampler.Sampler": sampler.Sampler,
+        f"{marks}.gumbel.GumbelWatermarker": watermarker.GumbelWatermarker,
+        f"{marks}.gpu_sampler.GPUWatermarkSampler": watermarker.WatermarkSampler,
         f"{_GPU}.sample.penalties.bincount": penalties.bincount,
         f"{_GPU}.sample.penalties:PenaltiesState.apply_staged_writes": (
             penalties.apply_staged_writes
@@ -157,14 +165,21 @@ def register() -> None:
     no kernel or name of that kind, with nothing half done that a second call would not finish.
     """
     global _registered
-    from vllm_ascend_mrv2.compat import kernel_registry, logits_context, speculation, wrappers
+    from vllm_ascend_mrv2.compat import (
+        kernel_registry,
+        logits_context,
+        speculation,
+        watermarks,
+        wrappers,
+    )
     from vllm_ascend_mrv2.kernels.sample import logit_bias, thinking_budget
 
     wrappers.install(rebindings())
     if not logits_context.core_has_one():
         logits_context.install(logit_bias.apply, thinking_budget.apply)
     if not _registered:
-        kernel_registry.register(speculation.of_this_core(kernel_overrides()))
+        known = speculation.of_this_core(kernel_overrides())
+        kernel_registry.register(watermarks.of_this_core(known))
         _registered = True
 
 
@@ -175,21 +190,21 @@ def _watermarks_by_default() -> bool:
     return bool(SamplingParams().watermarking)
 
 
-def unsupported_sampling(params: SamplingParams) -> str | None:
-    """Why this device cannot serve a request with these parameters, or None where it can.
+def unsupported_sampling(params: SamplingParams, watermarks: bool) -> str | None:
+    """Why this engine cannot serve a request with these parameters, or None where it can.
 
-    Two kinds. Watermarking, the one parameter of core 0.32 that reaches kernels without a
-    replacement (`unreplaced` lists those; the others belong to engine options, refused at
-    start-up). And lists longer than core's device tables: core notices only in the worker, where
-    the error ends the engine.
+    Two kinds. A watermark from an engine without a configuration for it (watermarks: it has one),
+    where core would answer without. And lists longer than core's device tables: core notices only
+    in the worker, where the error ends the engine. No parameter reaches a kernel without a
+    replacement: those that `unreplaced` lists belong to engine options, refused at start-up.
     """
     from vllm.v1.worker.gpu.sample import logit_bias as core
 
     # Before core 0.32 it is on by default, which nobody asked for.
-    if params.watermarking and not _watermarks_by_default():
+    if params.watermarking and not (watermarks or _watermarks_by_default()):
         return (
-            "watermarking is not supported on this device: its Philox sampling kernels have no "
-            "replacement, and core would answer without a watermark. Leave `watermarking` unset."
+            "watermarking was asked for, and this engine has no watermark configuration: it would "
+            "answer without one. Leave `watermarking` unset, or start with --watermark-config."
         )
     tables = (
         ("allowed_token_ids", params.allowed_token_ids, core.MAX_NUM_ALLOWED_TOKEN_IDS),

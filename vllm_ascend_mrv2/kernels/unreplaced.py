@@ -7,7 +7,6 @@ per request by `kernels.unsupported_sampling`. A test holds this list against co
 
 from __future__ import annotations
 
-WATERMARKING = "watermarking"
 HYBRID = "hybrid (mamba) models"
 
 # Module of core, relative to vllm.v1.worker.gpu -> the feature that launches its kernels. A package
@@ -19,7 +18,6 @@ UNREPLACED_MODULES: dict[str, str] = {
     "mm.rope": "models with multi-dimensional (M-RoPE) positions",
     "model_states.mamba_hybrid": HYBRID,
     "model_states.recoverssm": HYBRID,
-    "sample.watermark": WATERMARKING,
     "spec_decode.acceptance_estimator": "adaptive verification of drafts",
     "spec_decode.dflash": "speculative decoding by DFlash and DSpark",
     "spec_decode.dflash2": "speculative decoding by DFlash and DSpark",

@@ -12,3 +12,4 @@ from tests.unit.kernels.test_prompt_embeds import *
 from tests.unit.kernels.test_sampler import *
 from tests.unit.kernels.test_sampling import *
 from tests.unit.kernels.test_thinking_budget import *
+from tests.unit.kernels.test_watermark import *

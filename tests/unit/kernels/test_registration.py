@@ -189,10 +189,12 @@ def test_sampling_parameters() -> None:
         prompt_logprobs=2,
         thinking_token_budget=10,
     )
-    assert kernels.unsupported_sampling(everything) is None
-    reason = kernels.unsupported_sampling(SamplingParams(watermarking=True))
+    assert kernels.unsupported_sampling(everything, watermarks=False) is None
+    marked = SamplingParams(watermarking=True)
+    assert kernels.unsupported_sampling(marked, watermarks=True) is None
+    reason = kernels.unsupported_sampling(marked, watermarks=False)
     assert reason is not None
-    assert reason.startswith("watermarking is not supported")
+    assert "no watermark configuration" in reason
 
 
 @pytest.mark.parametrize(
@@ -210,8 +212,11 @@ def test_lists_longer_than_core_s_tables(
     """Core raises in the worker for these, which would end the engine."""
     from vllm.sampling_params import SamplingParams
 
-    assert kernels.unsupported_sampling(SamplingParams(**arguments, **{name: fits})) is None
+    def reason_for(asked: object) -> str | None:
+        return kernels.unsupported_sampling(SamplingParams(**arguments, **{name: asked}), False)
+
+    assert reason_for(fits) is None
     if too_long is not None:
-        reason = kernels.unsupported_sampling(SamplingParams(**arguments, **{name: too_long}))
+        reason = reason_for(too_long)
         assert reason is not None
         assert reason.startswith(name)

@@ -217,7 +217,7 @@ def gumbel_sample(
             f"a cache of {logits_cache.shape[-1]} logits is narrower than {logits.shape[1]}"
         )
         source = logits if logits_cache_source is None else logits_cache_source
-        _keep_logits(logits_cache, logits_cache_col, expanded_idx_mapping, source)
+        keep_logits(logits_cache, logits_cache_col, expanded_idx_mapping, source)
     size = max(1, _MAX_ELEMENTS // logits.shape[1])
     pieces = [
         _gumbel_sample(
@@ -235,7 +235,7 @@ def gumbel_sample(
     return pieces[0] if len(pieces) == 1 else torch.cat(pieces)
 
 
-def _keep_logits(
+def keep_logits(
     cache: torch.Tensor, column: torch.Tensor, idx_mapping: torch.Tensor, logits: torch.Tensor
 ) -> None:
     """cache[idx_mapping, column] = logits, without the rows whose idx_mapping is negative.

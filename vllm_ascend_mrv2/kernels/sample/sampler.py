@@ -27,7 +27,8 @@ _LEAVE_LOGITS_ALONE = frozenset(
         *("stop", "stop_token_ids", "ignore_eos", "_eos_token_id", "_all_stop_token_ids"),
         *("include_stop_str_in_output", "output_text_buffer_length", "repetition_detection"),
         *("detokenize", "skip_special_tokens", "spaces_between_special_tokens"),
-        *("skip_clone", "skip_reading_prefix_cache", "flat_logprobs", "watermarking"),
+        *("skip_clone", "skip_reading_prefix_cache", "flat_logprobs"),
+        *("watermarking", "_watermarking_skipped"),  # WatermarkSampler knows which are drawn so
     }
 )
 _DEFAULTS = SamplingParams()

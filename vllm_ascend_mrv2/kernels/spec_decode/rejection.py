@@ -110,8 +110,8 @@ def rejection_sample(
     """
     if contexts is not None:
         raise NotReplacedError(
-            "watermarking has no replacement on this device; start without a watermark "
-            "configuration."
+            "verification of drafts with a watermark has no replacement on this device; start "
+            "without a watermark configuration."
         )
     if draft_logits is not None:  # one of the vocabularies may be padded
         vocab_size = min(target_logits.shape[-1], draft_logits.shape[-1])
