@@ -12,7 +12,7 @@ from vllm_ascend_mrv2.distributed.agreement import (
     agreed_sizes,
     decide_step_of_ranks,
 )
-from vllm_ascend_mrv2.distributed.shares import shares_of
+from vllm_ascend_mrv2.graph.shares import shares_of
 
 SIZES = [1, 2, 4, 8]
 

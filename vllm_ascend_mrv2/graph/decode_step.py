@@ -19,7 +19,7 @@ from vllm.forward_context import set_forward_context
 from vllm.v1.worker.gpu.attn_utils import build_slot_mappings_by_layer
 
 from vllm_ascend_mrv2.attention.plan import FiaPlan, make_captured_plan
-from vllm_ascend_mrv2.distributed.shares import shares_of
+from vllm_ascend_mrv2.graph.shares import shares_of
 from vllm_ascend_mrv2.kernels import constants, input_batch
 from vllm_ascend_mrv2.kernels.sample import gumbel
 

@@ -23,8 +23,6 @@ from vllm.model_executor.layers.fused_moe.config import (
 )
 from vllm.model_executor.layers.fused_moe.topk_weight_and_reduce import TopKWeightAndReduceNoOP
 
-from vllm_ascend_mrv2.kernels import constants
-
 if TYPE_CHECKING:
     from vllm.model_executor.layers.fused_moe.routed_experts import RoutedExperts
 
@@ -217,11 +215,9 @@ def topk_softmax(
         torch.div(weights, weights.sum(-1, keepdim=True), out=topk_weights)
     else:
         topk_weights.copy_(weights)
-    if is_padding is None:
-        topk_ids.copy_(experts)
-    else:
-        no_expert = constants.scalar(-1, experts.device, experts.dtype)
-        torch.where(is_padding.unsqueeze(1), no_expert, experts, out=topk_ids)
+    if is_padding is not None:
+        experts = experts.masked_fill(is_padding.unsqueeze(1), -1)
+    topk_ids.copy_(experts)
 
 
 # Core's schema, of the extension that this platform does not load.
