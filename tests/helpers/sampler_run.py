@@ -7,7 +7,6 @@ and core's update advances the state. Which kernels and Sampler it gets depends 
 
 from __future__ import annotations
 
-import inspect
 from types import SimpleNamespace
 from typing import Any
 
@@ -15,6 +14,7 @@ import numpy as np
 import torch
 
 from tests.helpers.combinations import sampling_params
+from tests.helpers.core_version import core_is_before
 
 VOCAB_SIZE = 300
 MAX_MODEL_LEN = 64
@@ -65,10 +65,9 @@ def run(
     where = torch.device(device)
     states = RequestState(max_num_reqs, max_model_len, 256, 0, vocab_size, where)
     # Core before 0.31 has no such argument, and makes what depends on it elsewhere.
-    takes_config = "vllm_config" in inspect.signature(model_runner.Sampler.__init__).parameters
-    config = SimpleNamespace(reasoning_config=None)
+    config = {"vllm_config": SimpleNamespace(reasoning_config=None)}
     sampler = model_runner.Sampler(
-        **({"vllm_config": config} if takes_config else {}),
+        **({} if core_is_before("0.31") else config),
         max_num_reqs=max_num_reqs,
         vocab_size=vocab_size,
         device=where,
