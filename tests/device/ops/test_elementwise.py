@@ -55,8 +55,8 @@ UNARY = [
     "square",
     "nan_to_num",
 ]
-# What is not in here, and atan2, is approximated: by vector instructions where memory is contiguous,
-# else one by one. The two may differ in the last bits, by the processor that the test runs on.
+# What is not in here, and atan2, is approximated: by vector instructions where memory is
+# contiguous, else one by one. Whether the two differ in the last bits depends on the processor.
 EXACT = {
     *("abs", "ceil", "floor", "frac", "neg", "reciprocal", "round", "sign", "signbit", "sqrt"),
     *("trunc", "isnan", "isinf", "isfinite", "isposinf", "isneginf", "logical_not", "relu"),
