@@ -232,8 +232,9 @@ class _Decode:
 @hazard("vllm-ascend 12944", UPDATE_OR_RECORD, code=_Decode)
 def update_stream_does_not_wait(is_mended: bool) -> None:
     """A replay's tasks are updated for the next one before it has run them."""
-    _Decode().steps([torch.npu.Stream()], is_mended)
-    torch.npu.synchronize()
+    decode = _Decode()
+    decode.steps([torch.npu.Stream()], is_mended)
+    torch.npu.synchronize()  # while there is a graph: to destroy one waits 10 s for its replays
 
 
 @hazard("vllm-ascend 13600", UPDATE_OR_RECORD, follows="deadlock", code=_Decode)
