@@ -135,15 +135,6 @@ def _speculation_beyond_tensor_parallelism(config: Any) -> str | None:
     return None
 
 
-def _sharded_beyond_tensor_parallelism(config: Any) -> str | None:
-    parallel = _path(config, "parallel_config")
-    if not _path(config, "parallel_config.enable_batch_sharded_sampling"):
-        return None
-    if parallel.pipeline_parallel_size > 1 or parallel.data_parallel_size > 1:
-        return "enable_batch_sharded_sampling with pipeline or data parallelism"
-    return None
-
-
 def _masked_lengths(config: Any) -> str | None:
     if envs.SPEC_LENGTHS.read() != "masked":
         return None
@@ -391,12 +382,6 @@ REFUSALS: tuple[Refusal, ...] = (
         _executor("external_launcher"),
         "its ranks find their devices by rules that are not verified here",
         "use the default executor",
-    ),
-    Refusal(
-        "batch-sharded sampling with pipeline or data parallelism",
-        _sharded_beyond_tensor_parallelism,
-        "no test has shown that it holds there",
-        "use tensor parallelism alone, or start without --enable-batch-sharded-sampling",
     ),
     Refusal(
         "expert load balancing",

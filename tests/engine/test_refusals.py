@@ -186,14 +186,6 @@ ASKS = (
         config=MOE,
     ),
     Ask(
-        "batch-sharded sampling with pipeline or data parallelism",
-        "enable_batch_sharded_sampling",
-        (
-            *("--enable-batch-sharded-sampling", "--tensor-parallel-size", "2"),
-            *("--pipeline-parallel-size", "2"),
-        ),
-    ),
-    Ask(
         "expert load balancing",
         "load balancing",
         ("--enable-eplb", "--enable-expert-parallel", "--tensor-parallel-size", "2"),

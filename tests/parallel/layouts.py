@@ -92,6 +92,8 @@ LAYOUTS = (
     Layout("tp2-dp2", tensor=2, data=2),
     Layout("tp2-ray", tensor=2, executor="ray"),
     Layout("tp2-sharded", tensor=2, family="llama", options=SHARDED),
+    Layout("tp2-pp2-sharded", tensor=2, pipeline=2, family="llama", options=SHARDED),
+    Layout("tp2-dp2-sharded", tensor=2, data=2, family="llama", options=SHARDED),
     Layout("moe-tp2", tensor=2, family="qwen3_moe"),
     Layout("moe-ep2", tensor=2, experts=True, family="qwen3_moe"),
     Layout("moe-dp2", data=2, family="qwen3_moe"),
