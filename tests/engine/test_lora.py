@@ -8,12 +8,15 @@ have one; eagerly and with graphs. Loaded and unloaded while the server runs.
 from __future__ import annotations
 
 import random
+import shutil
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import httpx
+import numpy as np
 import pytest
+from safetensors.numpy import load_file, save_file
 
 from tests.engine import in_process
 from tests.engine.adapters import ATTENTION, MLP, VOCABULARY, Adapter
@@ -181,3 +184,17 @@ def test_adapters_are_loaded_and_unloaded_over_http(
     assert text("tuned").status_code == 404
     assert manage("load", lora_name="broken", lora_path="/nowhere").status_code in (400, 404)
     assert text(MODEL_NAME).json()["choices"][0]["text"] == plain
+    for factor in (2, 0.5):  # of another model's width: larger, and smaller
+        misfit = tmp_path / f"misfit-{factor}"
+        shutil.copytree(folder, misfit)
+        weights = load_file(folder / "adapter_model.safetensors")
+        for name in weights:
+            if "lora_B" in name:
+                rows, rank = weights[name].shape
+                weights[name] = np.resize(weights[name], (int(rows * factor), rank))
+        save_file(weights, misfit / "adapter_model.safetensors")
+        answer = manage("load", lora_name="misfit", lora_path=str(misfit))
+        assert answer.status_code >= 400
+        assert "does not fit the model" in answer.text
+        assert text("misfit").status_code == 404
+        assert text(MODEL_NAME).json()["choices"][0]["text"] == plain
