@@ -68,7 +68,7 @@ def refuse_misfits(room_a: Any, room_b: Any, lora_a: Any, lora_b: Any) -> None:
     vocabulary, rank]) where the vocabulary is, of which an adapter may have less.
     lora_a, lora_b: [rank, in] and [out, rank], or lists of them or None for each slice.
     """
-    is_vocabulary = not isinstance(room_a, tuple)
+    is_vocabulary = isinstance(room_a, torch.Tensor)
     rooms_a, rooms_b = ([room_a], [room_b]) if is_vocabulary else (room_a, room_b)
     parts_a, parts_b = (each if isinstance(each, list) else [each] for each in (lora_a, lora_b))
     if not len(parts_a) == len(parts_b) == len(rooms_b):

@@ -148,10 +148,10 @@ def test_core_copies_an_adapter_from_the_layers_own_device(kind: str, slices: in
     owner = getattr(layers, kind)
     linear = "Linear" in kind
     shape = (2, 1, WIDTH, WIDTH) if linear or "Logits" in kind else (2, WIDTH, WIDTH)
-    stacked = [torch.zeros(shape, device="meta") for _ in range(slices or 1)]
+    stacked = tuple(torch.zeros(shape, device="meta") for _ in range(slices or 1))
     layer = SimpleNamespace(
         lora_a_stacked=stacked if linear else stacked[0],
-        lora_b_stacked=[torch.zeros(2, 1, WIDTH, WIDTH, device="meta")] * (slices or 1),
+        lora_b_stacked=(torch.zeros(2, 1, WIDTH, WIDTH, device="meta"),) * (slices or 1),
         n_slices=slices or 1,
         tp_size=1,
         reset_lora=lambda index: None,
