@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// Matrix products and convolutions, straight into the output. The last argument of most is how the
-// cube unit may round; here products accumulate in float32.
+// Matrix products and convolutions. The last argument of most is how the cube unit may round; here
+// products accumulate in float32 (product.h).
 #include "ops/checks.h"
 #include "ops/operator.h"
+#include "ops/product.h"
 
 namespace {
 using namespace emu::ops;
@@ -31,44 +32,31 @@ void check_addmm(In self, In first, In second, const Scalar&, const Scalar&, Out
           out.sizes());
 }
 
-// Also where the output has another dtype than the factors (float32 out of half factors).
-template <class Product>
-void into(Tensor out, const Tensor& first, Product product) {
-  if (out.scalar_type() == first.scalar_type()) {
-    product(out);
-  } else {
-    Tensor narrow = at::empty(out.sizes(), first.options());
-    product(narrow);
-    out.copy_(narrow);
-  }
-}
+Tensor wide(const Tensor& factor) { return factor.to(at::kFloat); }
+
+void multiply(In self, In other, Out out, int8_t) { product_into(out, self, other); }
 }  // namespace
 
-CHECKED_OPERATOR(aclnnMm, check_product, [](In self, In other, Out out, int8_t) {
-  into(out, self, [&](Tensor& result) { at::mm_out(result, self, other); });
-})
-CHECKED_OPERATOR(aclnnMatmul, check_product, [](In self, In other, Out out, int8_t) {
-  into(out, self, [&](Tensor& result) { at::matmul_out(result, self, other); });
-})
-CHECKED_OPERATOR(aclnnBatchMatMul, check_product, [](In self, In other, Out out, int8_t) {
-  into(out, self, [&](Tensor& result) { at::bmm_out(result, self, other); });
-})
-CHECKED_OPERATOR(aclnnMv, check_product,
-                 [](In self, In vector, Out out, int8_t) { at::mv_out(out, self, vector); })
+CHECKED_OPERATOR(aclnnMm, check_product, multiply)
+CHECKED_OPERATOR(aclnnMatmul, check_product, multiply)
+CHECKED_OPERATOR(aclnnBatchMatMul, check_product, multiply)
+CHECKED_OPERATOR(aclnnMv, check_product, multiply)
 OPERATOR(aclnnDot, [](In self, In other, Out out) { out.copy_(at::dot(self, other)); })
 CHECKED_OPERATOR(aclnnAddmm, check_addmm,
                  [](In self, In first, In second, const Scalar& beta, const Scalar& alpha, Out out,
-                    int8_t) { at::addmm_out(out, self, first, second, beta, alpha); })
+                    int8_t) { product_into(out, self, first, second, beta, alpha); })
 OPERATOR(aclnnInplaceAddmm,
          [](InOut self, In first, In second, const Scalar& beta, const Scalar& alpha, int8_t) {
-           self.addmm_(first, second, beta, alpha);
+           product_into(self, self, first, second, beta, alpha);
          })
 CHECKED_OPERATOR(aclnnBaddbmm, check_addmm,
                  [](In self, In first, In second, const Scalar& beta, const Scalar& alpha, Out out,
-                    int8_t) { at::baddbmm_out(out, self, first, second, beta, alpha); })
+                    int8_t) {
+                   out.copy_(at::baddbmm(wide(self), wide(first), wide(second), beta, alpha));
+                 })
 OPERATOR(aclnnAddbmm,
          [](In self, In first, In second, const Scalar& beta, const Scalar& alpha, Out out,
-            int8_t) { at::addbmm_out(out, self, first, second, beta, alpha); })
+            int8_t) { out.copy_(at::addbmm(wide(self), wide(first), wide(second), beta, alpha)); })
 // alpha before beta here.
 OPERATOR(aclnnAddmv, [](In self, In matrix, In vector, const Scalar& alpha, const Scalar& beta,
                         Out out, int8_t) { at::addmv_out(out, self, matrix, vector, beta, alpha); })
@@ -84,8 +72,9 @@ CHECKED_OPERATOR(
     },
     [](In input, In weight, OptIn bias, Ints stride, Ints padding, Ints dilation, bool transposed,
        Ints output_padding, int64_t groups, Out out, int8_t) {
-      out.copy_(at::convolution(input, weight, bias, stride, padding, dilation, transposed,
-                                output_padding, groups));
+      const std::optional<Tensor> added = bias ? std::optional(wide(*bias)) : std::nullopt;
+      out.copy_(at::convolution(wide(input), wide(weight), added, stride, padding, dilation,
+                                transposed, output_padding, groups));
     })
 // x1 and x2 permuted before the product, the result after it.
 OPERATOR(aclnnTransposeBatchMatMul,
@@ -93,6 +82,7 @@ OPERATOR(aclnnTransposeBatchMatMul,
             Ints result_order, int8_t, int32_t batch_split, Out out) {
            require(!bias && !scale && batch_split <= 1,
                    "bias, scale and batch_split_factor are not emulated");
-           const Tensor product = at::bmm(first.permute(first_order), second.permute(second_order));
+           const Tensor product =
+               at::bmm(wide(first.permute(first_order)), wide(second.permute(second_order)));
            out.copy_(product.permute(result_order));
          })

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "ops/checks.h"
+#include "ops/product.h"
 #include "ops/rules.h"
 
 namespace {
@@ -199,9 +200,8 @@ void multiply_groups(const Tensor& rows, const Tensor& factors, const Tensor& gr
     enforce(rule::kGroupList, end >= begin && end <= rows.size(0), "group ", group, " from row ",
             begin, " to ", end, " of ", rows.size(0));
     if (end > begin) {
-      out.narrow(0, begin, end - begin)
-          .copy_(at::mm(rows.narrow(0, begin, end - begin),
-                        factors.select(0, static_cast<int64_t>(group))));
+      product_into(out.narrow(0, begin, end - begin), rows.narrow(0, begin, end - begin),
+                   factors.select(0, static_cast<int64_t>(group)));
     }
     begin = end;
   }

@@ -50,6 +50,22 @@ def test_large_float32_product_is_the_cpus() -> None:
          rtol=1e-5, atol=1e-4)  # fmt: skip
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
+def test_half_products_accumulate_in_float32_and_round_once(dtype: torch.dtype) -> None:
+    """Also where the second factor is wider than what is widened of it at a time."""
+    a, b = values(dtype, 3, 2048), values(dtype, 2048, 300, seed=1)
+    bias = values(dtype, 300, seed=2)
+    exact = a.double() @ b.double()
+    unit = torch.finfo(dtype).eps / 2
+    for ours, expected in (
+        (a.npu() @ b.npu(), exact),
+        (F.linear(a.npu(), b.t().contiguous().npu()), exact),
+        (torch.addmm(bias.npu(), a.npu(), b.npu()), exact + bias.double()),
+        (torch.addmm(bias[:1].npu(), a.npu(), b.npu()), exact + bias[:1].double()),
+    ):
+        torch.testing.assert_close(ours.cpu().double(), expected, rtol=unit * 1.01, atol=1e-3)
+
+
 def test_empty_products() -> None:
     a, b = values(torch.float32, 4, 6), values(torch.float32, 6, 5)
     same(lambda x, y: x[:0] @ y, a, b)
