@@ -3,12 +3,16 @@
 #include <chrono>
 #include <thread>
 
+#include "ops/checks.h"
 #include "ops/operator.h"
 
 using namespace emu::ops;
 
 OPERATOR(aclnnCast, [](In self, ScalarType, Out out) { out.copy_(self); })
-OPERATOR(aclnnInplaceCopy, [](Out self, In source) { self.copy_(source); })
+CHECKED_OPERATOR(
+    aclnnInplaceCopy,
+    [](Out self, In source) { check_broadcast({self.sizes(), source.sizes()}, self.sizes()); },
+    [](Out self, In source) { self.copy_(source); })
 OPERATOR(aclnnInplaceZero, [](Out self) { self.zero_(); })
 OPERATOR(aclnnInplaceOne, [](Out self) { self.fill_(1); })
 OPERATOR(aclnnInplaceFillScalar, [](Out self, const Scalar& value) { self.fill_(value); })

@@ -120,3 +120,12 @@ def test_items_and_printing() -> None:
         assert "device='npu:0'" in shown
         assert shown.replace(",device='npu:0'", "") == "".join(repr(t).split())
     assert bool((x.npu() == x.npu()).all())
+
+
+def test_a_copy_of_a_shape_that_does_not_fit_fails_at_the_call() -> None:
+    """And leaves the device usable."""
+    target = torch.zeros(4, 8, device="npu")
+    with pytest.raises(RuntimeError, match=r"aclnnInplaceCopy: The size of tensor a \(4\)"):
+        target.copy_(torch.ones(5, 8, device="npu"))
+    target.copy_(torch.ones(8, device="npu"))
+    assert target.cpu().sum() == 32
