@@ -14,6 +14,10 @@ namespace emu {
 void mark_in_use();
 bool in_use();
 
+// For a thread of the emulator: it wakes from a sleep when it asked to, and not a millisecond later
+// like the threads that torch_npu makes.
+void be_punctual();
+
 // True in a child forked after first use: worker threads do not exist there and locks may be
 // held for ever, so that nothing but failing is safe.
 bool forked_child();

@@ -187,6 +187,7 @@ void Stream::work() {
   char name[16];
   std::snprintf(name, sizeof name, "npu%d_s%d", device_.index(), id_);
   pthread_setname_np(pthread_self(), name);
+  be_punctual();
   std::unique_lock lock(mutex_);
   for (;;) {
     work_ready_.wait(lock, [&] { return stopping_ || !queue_.empty(); });

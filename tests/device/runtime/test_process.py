@@ -211,3 +211,32 @@ while True:
     _, errors = process.communicate(timeout=60)
     assert process.returncode == 0, errors
     assert time.monotonic() - started < 20  # generous: machines are shared
+
+
+def test_an_idle_process_is_idle() -> None:
+    """torch_npu's threads that poll for something to release wake once a millisecond, at most."""
+    output = passes(
+        """
+        import pathlib, time
+        import torch
+        with torch.npu.stream(torch.npu.Stream()):
+            torch.ones(4, device="npu") + 1
+        torch.npu.synchronize()
+
+        def wakes():
+            threads = pathlib.Path("/proc/self/task").iterdir()
+            texts = [(each / "status").read_text() for each in threads]
+            return [
+                int(text.split("\\nvoluntary_ctxt_switches:")[1].split()[0])
+                for text in texts if "Name:\\trelease_thread" in text
+            ]
+
+        before, began = sum(wakes()), time.monotonic()
+        time.sleep(1)
+        print(len(wakes()), (sum(wakes()) - before) / len(wakes()) / (time.monotonic() - began))
+        """,
+        TASK_QUEUE_ENABLE="1",
+    )
+    threads, wakes_per_second = output.split()
+    assert int(threads) >= 1
+    assert 0 < float(wakes_per_second) < 2000  # without what the emulator sets: 10,000
