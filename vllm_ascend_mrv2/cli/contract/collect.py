@@ -547,8 +547,8 @@ def _reliance(core: CoreSource, target: Target, use: Use, is_whole: bool) -> Rel
     assert what is not None
     symbol = f"{target.module}:{'.'.join(target.path)}" if target.path else target.module
     if not is_whole:
-        return Reliance(symbol, "name", what.kind, "", (), ())
-    made = Reliance(symbol, use.use, what.kind, use.expects, (), ())
+        return Reliance(symbol, "name", what.kind, "", (), (), what.owner)
+    made = Reliance(symbol, use.use, what.kind, use.expects, (), (), what.owner)
     if use.use == "subclass":
         own = set(use.expects.split())
         if core.abstract_names(what) - own:  # ours is abstract too: a base of others of ours

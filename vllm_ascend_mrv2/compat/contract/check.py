@@ -44,7 +44,8 @@ class Reliance:
     `expects` is) or "rebind" (the same, for a name that is bound to something of ours).
     kind: what it is in the reference core. expects: "" where no signature matters.
     ways: how ours takes all that the reference's takes, for "override" and "rebind"; see `ways_in`.
-    by: files of this package, in order.
+    by: files of this package, in order. owner: of a member, the class that defines it in the
+    reference: what is found in a base instead may do something else, or raise.
     """
 
     symbol: str
@@ -53,6 +54,7 @@ class Reliance:
     expects: str
     ways: tuple[str, ...]
     by: tuple[str, ...]
+    owner: str = ""
 
     @property
     def parts(self) -> tuple[str, tuple[str, ...]]:
@@ -86,10 +88,8 @@ class Mismatch:
 def contract() -> tuple[Reliance, ...]:
     """The recorded list."""
     text = files(__package__).joinpath("contract.json").read_text(encoding="utf-8")
-    return tuple(
-        Reliance(e["symbol"], e["use"], e["kind"], e["expects"], tuple(e["ways"]), tuple(e["by"]))
-        for e in json.loads(text)["relies_on"]
-    )
+    entries = json.loads(text)["relies_on"]
+    return tuple(Reliance(**e | {"ways": tuple(e["ways"]), "by": tuple(e["by"])}) for e in entries)
 
 
 def check(core: CoreSource, reliances: tuple[Reliance, ...] | None = None) -> list[Mismatch]:
@@ -151,6 +151,9 @@ def _compare(core: CoreSource, reliance: Reliance) -> Mismatch | None:
         return None
     if found.kind != reliance.kind and not {found.kind, reliance.kind} <= {"value", "property"}:
         return Mismatch(reliance.symbol, f"a {reliance.kind}", f"a {found.kind}", reliance.look_at)
+    if reliance.owner not in ("", found.owner):
+        expected = f"{_expected(reliance)}, defined by {reliance.owner}"
+        return Mismatch(reliance.symbol, expected, f"that of {found.owner}", reliance.look_at)
     if reliance.use == "subclass":
         if missing := core.abstract_names(found) - set(reliance.expects.split()):
             wants = f"abstract methods that ours lacks: {', '.join(sorted(missing))}"

@@ -28,12 +28,14 @@ _TRANSPARENT = (("ClassVar",), ("Optional",), ("SkipValidation",))
 class Found:
     """What a name is. module: where it is defined; node: its definition, None for a module.
 
-    "unknown": an attribute of a value whose class the source does not tell.
+    owner: the class that defines it, "" where that is none. "unknown": an attribute of a value
+    whose class the source does not tell.
     """
 
     kind: Kind
     module: str
     node: ast.AST | None = None
+    owner: str = ""
 
     @property
     def is_static(self) -> bool:
@@ -245,13 +247,14 @@ class CoreSource:
                     return found
         return None
 
-    def _of(self, module_name: str, node: ast.AST) -> Found:
+    def _of(self, module_name: str, node: ast.AST, owner: str = "") -> Found:
+        kind: Kind = "value"
         if isinstance(node, ast.ClassDef):
-            return Found("class", module_name, node)
-        if isinstance(node, _FUNCTIONS):
+            kind = "class"
+        elif isinstance(node, _FUNCTIONS):
             is_property = decorators(node) & {"property", "cached_property"}
-            return Found("property" if is_property else "function", module_name, node)
-        return Found("value", module_name, node)
+            kind = "property" if is_property else "function"
+        return Found(kind, module_name, node, owner)
 
     def bases(self, module_name: str, node: ast.ClassDef) -> Iterator[Found]:
         """The base classes that are vLLM's own."""
@@ -267,7 +270,7 @@ class CoreSource:
         own = _members(node).get(name)
         if own is not None:
             if not rest:
-                return self._of(module_name, own)
+                return self._of(module_name, own, node.name)
             if isinstance(own, ast.ClassDef):
                 return self.member(module_name, own, rest)
             return self._within(module_name, own, rest)
