@@ -58,6 +58,7 @@ setup:
 	@$(RUNNABLE) $(TEST_MODELS)
 
 serve:
+	$(if $(strip $(MODEL)),,$(error MODEL is empty: give a name or a folder, or leave it out))
 	@$(RUNNABLE) $(MADE)
 	@echo 'Serving $(SERVED) as "$(notdir $(MODEL))" on http://$(HOST):$(PORT)/v1 (Ctrl-C stops it).'
 	@$(EMULATED) --hbm $(HBM) -- vllm serve $(SERVED) --device npu --host $(HOST) --port $(PORT) \

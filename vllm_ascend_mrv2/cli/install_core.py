@@ -148,12 +148,21 @@ def install(version: str = "", *, replace: bool = False) -> None:
 
 
 def ensure_installed() -> None:
-    """Install vLLM where there is none at all; leave any that is there alone."""
-    if _find("vllm") is None:
+    """Install vLLM where there is none, and the rest of one that was interrupted.
+
+    A vLLM that is not as `install` makes it is left alone.
+    """
+    core = _find("vllm")
+    if core is None:
         say(
             "vLLM is not installed in this environment: installing it first, without CUDA packages."
         )
         install()
+        return
+    is_ours = core.version in {pin.vllm for pin in pins.cores()} and not is_cuda_build(core)
+    if is_ours and (unmet := _unmet(core)):
+        say(f"vLLM {core.version} lacks what it requires ({', '.join(unmet[:3])}): going on.")
+        install(core.version)
 
 
 @click.command("install-core")

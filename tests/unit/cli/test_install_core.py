@@ -124,6 +124,18 @@ def test_run_installs_only_where_there_is_none(site: Callable[..., Path], asked:
     assert asked == [], "another core is the user's; the start-up check speaks about it"
 
 
+def test_run_goes_on_with_an_interrupted_installation(
+    site: Callable[..., Path], asked: Asked
+) -> None:
+    site("torch", TORCH)
+    site("pip", "26.0")
+    site("vllm", WANT, "transformers>=5", alone=True)
+    install_core.ensure_installed()
+    (step,) = asked
+    assert step[0][-1] == f"vllm=={WANT}"
+    assert "--no-binary=vllm" not in step[0]
+
+
 def test_a_failing_pip_is_reported_with_its_step(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(CliError, match="Building vLLM failed: pip ended with exit code 2"):
         install_core._pip("Building vLLM", ["--no-such-option"], {})
