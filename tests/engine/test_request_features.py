@@ -13,14 +13,12 @@ import random
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from packaging.version import Version
 from safetensors.numpy import load_file
 
 from tests.engine import in_process
@@ -29,6 +27,7 @@ from tests.engine.core_semantics import TOLERANCE, assert_core_s
 from tests.engine.server import MODEL_NAME, ServerSpec
 from tests.helpers.combinations import sampling_params
 from tests.helpers.core_oracle import CoreOracle
+from tests.helpers.core_version import core_is_before
 from tests.helpers.kernel_fixtures import oracle  # noqa: F401
 
 pytestmark = pytest.mark.xdist_group("request-features")
@@ -36,7 +35,17 @@ pytestmark = pytest.mark.xdist_group("request-features")
 GREEDY = {"temperature": 0.0}
 RANDOM = {"temperature": 0.9, "seed": 3}
 MODES = ("raw_logprobs", "raw_logits", "processed_logprobs", "processed_logits")
-BACKENDS = ("xgrammar", "guidance", "outlines")
+BACKENDS = (
+    "xgrammar",
+    "guidance",
+    pytest.param(
+        "outlines",
+        marks=pytest.mark.skipif(
+            core_is_before("0.31"),
+            reason="core 0.30 rejects the end of a document by outlines, on every device",
+        ),
+    ),
+)
 
 
 class Engine:
@@ -72,7 +81,7 @@ class Engine:
 
 
 # Core 0.30's Model Runner V2 refuses them itself.
-CORE_HAS_PROCESSORS = Version(version("vllm")) >= Version("0.31")
+CORE_HAS_PROCESSORS = not core_is_before("0.31")
 PROCESSOR = "tests.engine.added_logit:AddedLogit"
 
 OPTIONS: dict[str, Any] = {

@@ -84,7 +84,9 @@ def run(
         params = sampling_params(arguments)
         params._all_stop_token_ids.update(more_stop_token_ids)
         states.add_request(str(i), len(prompt), prompt, len(prompt) - 1, 40)
-        sampler.add_request(states.req_id_to_index[str(i)], params)
+        # Core before 0.31 is told the prompt's length, later ones read it from the state.
+        length = (len(prompt),) if core_is_before("0.31") else ()
+        sampler.add_request(states.req_id_to_index[str(i)], *length, params)
     rows_np = np.asarray([states.req_id_to_index[str(i)] for i in range(num_reqs)])
     rows = torch.from_numpy(rows_np).to(where)
     starts = torch.arange(num_reqs + 1, dtype=torch.int32).to(where)
