@@ -81,12 +81,15 @@ def _give_log1p_to_the_interpreter() -> None:
     import numpy as np
     from triton.language.core import tensor
     from triton.runtime.interpreter import TensorHandle
+    from vllm.v1.worker.gpu.sample import gumbel
     from vllm.v1.worker.gpu.spec_decode import rejection_sampler_utils
 
     def log1p(x: Any) -> Any:
         return tensor(TensorHandle(np.log1p(x.handle.data), x.handle.dtype), x.type)
 
-    rejection_sampler_utils.tldevice = SimpleNamespace(log1p=log1p)
+    for module in (rejection_sampler_utils, gumbel):
+        if hasattr(module, "tldevice"):
+            module.tldevice = SimpleNamespace(log1p=log1p)
 
 
 def _serve(address: str) -> None:

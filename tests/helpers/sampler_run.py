@@ -15,6 +15,7 @@ import torch
 
 from tests.helpers.combinations import sampling_params
 from tests.helpers.core_version import core_is_before
+from vllm_ascend_mrv2.kernels.sample.gumbel import uniform_bits
 
 VOCAB_SIZE = 300
 MAX_MODEL_LEN = 64
@@ -33,6 +34,32 @@ def _on_cpu_only() -> None:
     vllm.platforms.current_platform = Host()
     buffer_utils.is_uva_available = lambda: False
     topk_topp_sampler.HAS_TRITON = False
+    if core_is_before("0.31"):
+        from vllm.v1.worker.gpu.sample import sampler
+
+        sampler.gumbel_sample = _later_draws
+
+
+def _later_draws(
+    logits: torch.Tensor,
+    expanded_idx_mapping: torch.Tensor,
+    temperature: torch.Tensor,
+    seed: torch.Tensor,
+    pos: torch.Tensor,
+    **_: Any,
+) -> torch.Tensor:
+    """The random stream of core from 0.31 on, which we draw from on every core, a row at a time.
+
+    logits: [n, vocab_size], temperature applied. -> [n] int64
+    """
+    tokens = []
+    for row, state in enumerate(expanded_idx_mapping.tolist()):
+        scores = logits[row].double().numpy()
+        if temperature[state] != 0:
+            bits = uniform_bits(int(seed[state]), int(pos[row]), scores.shape[0])
+            scores = scores - np.log(-np.log1p(-(bits + 0.5) * 2.0**-32))
+        tokens.append(int(scores.argmax()))
+    return torch.tensor(tokens)
 
 
 def run(
