@@ -27,15 +27,42 @@ class Switch:
     values: tuple[str, ...]
     meaning: str
 
+    @property
+    def takes(self) -> str:
+        """The values that it takes, in words; empty: any."""
+        return " or ".join(self.values)
+
+    def is_valid(self, value: str) -> bool:
+        """Whether it takes that value."""
+        return not self.values or value in self.values
+
     def read(self, environ: Mapping[str, str] | None = None) -> str:
-        """Return the switch's value. Raises SwitchError for a value outside `values`."""
+        """Return the switch's value. Raises SwitchError for one that it does not take."""
         value = (os.environ if environ is None else environ).get(self.name, self.default)
-        if self.values and value not in self.values:
+        if not self.is_valid(value):
             raise SwitchError(
-                f"{self.name}={value!r} is not known; it takes {' or '.join(self.values)} "
+                f"{self.name}={value!r} is not known; it takes {self.takes} "
                 f"(default {self.default}). Unset it or correct it."
             )
         return value
+
+
+class SecondsSwitch(Switch):
+    """A switch whose value is a number of seconds."""
+
+    @property
+    def takes(self) -> str:
+        return "a number of seconds above 0"
+
+    def is_valid(self, value: str) -> bool:
+        try:
+            return float(value) > 0  # which no comparison says of nan
+        except ValueError:
+            return False
+
+    def seconds(self) -> float:
+        """The value as a number. Raises SwitchError as `read` does."""
+        return float(self.read())
 
 
 PIN_MEMORY = Switch(
@@ -68,7 +95,7 @@ HOTPATH = Switch(
     ("auto", "off"),
     "`off` updates graphs by the Python reference even where the compiled hot path is built.",
 )
-REPLAY_TIMEOUT_S = Switch(
+REPLAY_TIMEOUT_S = SecondsSwitch(
     PREFIX + "REPLAY_TIMEOUT_S",
     "300",
     (),

@@ -8,7 +8,7 @@ README's support table is compared with these rows by a test. Nothing here chang
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -26,12 +26,14 @@ class Refusal:
     """One feature that is refused.
 
     asked: VllmConfig -> what was asked for, in the user's terms, or None.
+    setting: a variable and its value that ask for it whatever the configuration is, if there are.
     """
 
     feature: str
     asked: Callable[[Any], str | None]
     why: str
     instead: str
+    setting: tuple[str, str] | None = None
 
 
 def _path(config: Any, path: str, default: Any = None) -> Any:
@@ -55,13 +57,11 @@ def _given(path: str, what: str) -> Callable[[Any], str | None]:
 
 
 def _v1_runner(config: Any) -> str | None:
-    if os.environ.get("VLLM_USE_V2_MODEL_RUNNER") == "0":
-        return "VLLM_USE_V2_MODEL_RUNNER=0"
     return None if config.use_v2_model_runner else "a model or feature that core runs on V1 only"
 
 
-def _task_queue(config: Any) -> str | None:
-    return "TASK_QUEUE_ENABLE=2" if os.environ.get("TASK_QUEUE_ENABLE") == "2" else None
+def _not_by_configuration(config: Any) -> str | None:
+    return None
 
 
 def _method(*methods: str) -> Callable[[Any], str | None]:
@@ -202,11 +202,6 @@ def _executor(name: str) -> Callable[[Any], str | None]:
     return asked
 
 
-def _single_process(config: Any) -> str | None:
-    switch = envs.SINGLE_PROCESS
-    return f"{switch.name}=1" if switch.read() == "1" else None
-
-
 def _ray_beyond(config: Any) -> str | None:
     if _path(config, "parallel_config.distributed_executor_backend") != "ray":
         return None
@@ -260,13 +255,15 @@ REFUSALS: tuple[Refusal, ...] = (
         _v1_runner,
         "this plugin is built around Model Runner V2 only",
         "unset VLLM_USE_V2_MODEL_RUNNER or set it to 1",
+        ("VLLM_USE_V2_MODEL_RUNNER", "0"),
     ),
     Refusal(
         "TASK_QUEUE_ENABLE=2",
-        _task_queue,
+        _not_by_configuration,
         "torch_npu then checks an operator's arguments on its queue thread, after which a failed "
         "check goes unnoticed and later results are wrong",
         "set TASK_QUEUE_ENABLE to 1 or 0",
+        ("TASK_QUEUE_ENABLE", "2"),
     ),
     Refusal(
         "speculative decoding by several MTP modules",
@@ -372,10 +369,11 @@ REFUSALS: tuple[Refusal, ...] = (
     ),
     Refusal(
         "all ranks in one process",
-        _single_process,
+        _not_by_configuration,
         "ranks that are threads share globals of core, torch and torch_npu, which only an "
         "experiment keeps apart so far (docs/single-process.md)",
         "unset it: the ranks of one machine are then processes of the default executor",
+        (envs.SINGLE_PROCESS.name, "1"),
     ),
     Refusal(
         "external launcher",
@@ -497,12 +495,19 @@ _WHY_NOT_PIECEWISE = (
 
 
 def refusals_for(config: Any, rows: Iterable[Refusal] = REFUSALS) -> list[str]:
-    """One line per refused feature that `config` (a VllmConfig) asks for."""
+    """One line per refused feature that `config` (a VllmConfig) or this environment asks for."""
     return [
         f"{asked}: {row.why}; {row.instead}"
         for row in rows
-        if (asked := row.asked(config)) is not None
+        if (asked := setting_of(row, os.environ) or row.asked(config)) is not None
     ]
+
+
+def setting_of(row: Refusal, environ: Mapping[str, str]) -> str | None:
+    """The setting in `environ` that alone asks for what the row refuses, as NAME=VALUE, or None."""
+    if row.setting is None or environ.get(row.setting[0]) != row.setting[1]:
+        return None
+    return "=".join(row.setting)
 
 
 def refuse(lines: list[str]) -> None:

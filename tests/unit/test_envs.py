@@ -22,6 +22,17 @@ def test_an_unknown_value_is_refused() -> None:
         envs.SEQ_LENS.read({envs.SEQ_LENS.name: "cpu"})
 
 
+@pytest.mark.parametrize("value", ["abc", "", "0", "-1", "nan"])
+def test_seconds_that_are_none_are_refused(value: str) -> None:
+    with pytest.raises(envs.SwitchError, match="it takes a number of seconds above 0"):
+        envs.REPLAY_TIMEOUT_S.read({envs.REPLAY_TIMEOUT_S.name: value})
+
+
+def test_seconds_are_a_number(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(envs.REPLAY_TIMEOUT_S.name, "2.5")
+    assert envs.REPLAY_TIMEOUT_S.seconds() == 2.5
+
+
 def test_unknown_names_are_found() -> None:
     environ = {envs.PREFIX + "PINMEMORY": "1", envs.PIN_MEMORY.name: "1", "VLLM_LOGGING_LEVEL": "x"}
     assert envs.unknown_switches(environ) == [envs.PREFIX + "PINMEMORY"]

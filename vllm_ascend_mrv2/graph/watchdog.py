@@ -8,7 +8,6 @@ thread.
 
 from __future__ import annotations
 
-import math
 import time
 
 import torch
@@ -25,20 +24,6 @@ _LONGEST_SLEEP_S = 10e-3
 
 class ReplayTimeoutError(RuntimeError):
     """A step did not end within the limit."""
-
-
-def read_limit_s() -> float:
-    """The switch's value in seconds. Raises SwitchError for what is no positive number."""
-    text = envs.REPLAY_TIMEOUT_S.read()
-    try:
-        limit_s = float(text)
-    except ValueError:
-        limit_s = math.nan
-    if not limit_s > 0:
-        raise envs.SwitchError(
-            f"{envs.REPLAY_TIMEOUT_S.name}={text!r} is no number of seconds above 0."
-        )
-    return limit_s
 
 
 class Watchdog:

@@ -50,7 +50,7 @@ from vllm_ascend_mrv2.graph.step_graphs import (
     StepVerdict,
     decide_step,
 )
-from vllm_ascend_mrv2.graph.watchdog import Watchdog, read_limit_s
+from vllm_ascend_mrv2.graph.watchdog import Watchdog
 from vllm_ascend_mrv2.kernels import upload
 from vllm_ascend_mrv2.kernels.sample import penalties
 from vllm_ascend_mrv2.runner import output as results
@@ -101,7 +101,9 @@ class AscendModelRunner(GPUModelRunner):
         self.replay_protocol = ReplayProtocol(device)
         self.staging.before_wait = self.replay_protocol.close_window
         self.watchdog = Watchdog(
-            self.replay_protocol, read_limit_s(), vllm_config.parallel_config.rank
+            self.replay_protocol,
+            envs.REPLAY_TIMEOUT_S.seconds(),
+            vllm_config.parallel_config.rank,
         )
         results.use(self.watchdog)
         self.step_graphs: StepGraphs | None = None

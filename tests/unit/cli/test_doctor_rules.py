@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import pytest
 
+from vllm_ascend_mrv2 import envs
 from vllm_ascend_mrv2.cli.doctor.facts import (
     Cann,
     Dist,
@@ -17,6 +18,7 @@ from vllm_ascend_mrv2.cli.doctor.facts import (
 )
 from vllm_ascend_mrv2.cli.doctor.rules import Finding, Level, diagnose, is_verified
 from vllm_ascend_mrv2.compat.contract.check import Mismatch
+from vllm_ascend_mrv2.support import REFUSALS, Refusal
 
 TORCH = Dist("torch", "2.13.0+cpu")
 TORCH_NPU = Dist("torch-npu", "2.13.0", ("torch==2.13.0.*", "numpy"))
@@ -114,11 +116,83 @@ def test_an_import_that_fails_for_want_of_cann_points_there() -> None:
     ]
 
 
-def test_an_import_that_fails_with_cann_asks_for_the_message() -> None:
-    facts = replace(CARD, probe=TorchProbe(True, error="ImportError: undefined symbol: aclX"))
-    found = only(facts, "torch")
-    assert "undefined symbol: aclX" in found.says
-    assert "CANN is older than torch-npu 2.13.0 needs" in found.next_step
+REINSTALL = "pip uninstall -y torch torch-npu && pip install torch==2.13.0 torch-npu==2.13.0   ("
+NOT_LOADABLE = Cann(
+    *("/cann", "9.1.0", False),
+    load_error="OSError: libmmpa.so: cannot open shared object file: No such file or directory",
+    is_on_path=True,
+)
+
+
+@pytest.mark.parametrize("cann", [None, NOT_LOADABLE, CARD.cann])
+@pytest.mark.parametrize(
+    "error",
+    [
+        "ImportError: libfoo.so.1: cannot open shared object file: No such file or directory",
+        "ImportError: libacl.so.1: cannot open shared object file: No such file or directory",
+        "ImportError: /env/torch/lib/libtorch_npu.so: undefined symbol: _ZN3c105ErrorC2Ev",
+        "it was ended by signal 11 (Segmentation fault)",
+        "AttributeError: module 'torch' has no attribute 'npu'",
+    ],
+)
+def test_a_broken_torch_is_installed_again_whatever_cann_is(cann: Cann | None, error: str) -> None:
+    facts = replace(CARD, cann=cann, probe=TorchProbe(True, error=error))
+    line = next(f for f in diagnose(facts) if f.topic == "torch")
+    assert error in line.says
+    assert line.next_step.startswith(REINSTALL)
+
+
+@pytest.mark.parametrize(
+    ("cann", "error"),
+    [
+        (None, "ImportError: libhccl.so: cannot open shared object file"),
+        (None, "ImportError: libascendcl.so: cannot open shared object file"),
+        (None, "ImportError: libascend_hal.so: cannot open shared object file"),
+        (None, "ImportError: libacl_op_compiler.so: cannot open shared object file"),
+        # Of what CANN itself does not find, its own load names the library.
+        (NOT_LOADABLE, "ImportError: libmmpa.so: cannot open shared object file"),
+        (NOT_LOADABLE, "ImportError: /cann/lib64/libascendcl.so: file too short"),
+        (
+            replace(NOT_LOADABLE, load_error="it was ended by signal 11"),
+            "it was ended by signal 11",
+        ),
+    ],
+)
+def test_what_cann_explains_points_there(cann: Cann | None, error: str) -> None:
+    facts = replace(CARD, cann=cann, probe=TorchProbe(True, error=error))
+    line = next(f for f in diagnose(facts) if f.topic == "torch")
+    assert line.next_step == "make CANN loadable, see CANN below"
+
+
+@pytest.mark.parametrize(
+    ("error", "next_step"),
+    [
+        (
+            "ImportError: /env/libtorch_npu.so: undefined symbol: aclX",
+            "install CANN 9.1.0: the one that is loaded is older, and lacks aclX",
+        ),
+        (
+            "ImportError: libhccl.so: cannot open shared object file",
+            "install CANN 9.1.0 again: its libhccl.so cannot be loaded",
+        ),
+        (
+            "Exception: ASCEND_OPP_PATH environment variable is not set.",
+            "source the set_env.sh of the CANN in use; for the emulated device: "
+            'eval "$(vllm-ascend-mrv2 emulator env)"',
+        ),
+        (
+            "no answer within 120 s",
+            "see whether `python -c 'import torch, torch_npu'` ends, given time; if not, whether "
+            "`npu-smi info` does, and restart the machine if that hangs too",
+        ),
+    ],
+)
+def test_an_import_that_fails_with_cann_there(error: str, next_step: str) -> None:
+    found = only(replace(CARD, probe=TorchProbe(True, error=error)), "torch")
+    assert (found.says, found.next_step) == (
+        f"`import torch, torch_npu` fails: {error}",
+        next_step,
+    )
 
 
 @pytest.mark.parametrize(
@@ -191,11 +265,36 @@ def test_cann_that_is_there_and_not_selected() -> None:
     assert found.next_step == f"source {home}/set_env.sh"
 
 
-def test_cann_that_is_broken_shows_the_loaders_words() -> None:
+@pytest.mark.parametrize(
+    ("home", "which", "first"),
+    [
+        ("/cann", "9.1.0 in /cann: its", "source /cann/set_env.sh; if that does not help, "),
+        ("", "a", ""),
+    ],
+)
+def test_cann_that_is_broken_shows_the_loaders_words(home: str, which: str, first: str) -> None:
     error = "OSError: /cann/lib64/libascendcl.so: file too short"
-    found = only(replace(CARD, cann=Cann("/cann", "9.1.0", False, load_error=error)), "CANN")
-    assert found.says == f"9.1.0 in /cann cannot be loaded: {error}"
-    assert "install CANN 9.1.0 again" in found.next_step
+    broken = Cann(home, "9.1.0", False, load_error=error, is_on_path=True)
+    found = only(replace(CARD, cann=broken), "CANN")
+    assert found.says == f"{which} libascendcl.so is found, but cannot be loaded: {error}"
+    assert found.next_step == f"{first}install CANN 9.1.0 for aarch64 again"
+
+
+def test_a_variable_that_names_no_folder() -> None:
+    environ = {"ASCEND_HOME_PATH": "/nonexistent"}
+    found = only(replace(CARD, environ=environ, no_folders=("ASCEND_HOME_PATH",)), "CANN")
+    assert found.says == "ASCEND_HOME_PATH=/nonexistent is no folder"
+    assert found.next_step.startswith("source the set_env.sh of the CANN in use; for the emulated")
+
+
+def test_settings_that_the_emulated_device_refuses() -> None:
+    error = "[ascend-emulator] ASCEND_EMU_DEVICES='x' is not valid: expected a number"
+    cann = Cann("/cache", "", False, load_error=error, is_emulated=True, is_on_path=True)
+    facts = replace(CARD, cann=cann, driver=None, probe=TorchProbe(True, error=error))
+    assert [(topic, step) for topic, _, step in problems(facts)] == [
+        ("torch", "make CANN loadable, see CANN below"),
+        ("CANN", "correct ASCEND_EMU_DEVICES, or unset it"),
+    ]
 
 
 def test_an_older_cann() -> None:
@@ -267,14 +366,19 @@ def test_no_device_at_all() -> None:
             "set it to auto or device, or unset it",
         ),
         (
-            *("VLLM_USE_V2_MODEL_RUNNER", "0"),
-            "VLLM_USE_V2_MODEL_RUNNER=0: this plugin has Model Runner V2 only",
-            "unset it",
+            *("VLLM_ASCEND_MRV2_FOO", "1"),
+            "VLLM_ASCEND_MRV2_FOO is no switch of this plugin",
+            "unset VLLM_ASCEND_MRV2_FOO",
         ),
         (
-            *("TASK_QUEUE_ENABLE", "2"),
-            "TASK_QUEUE_ENABLE=2: a failed check then goes unnoticed",
-            "set it to 1 or 0",
+            *("VLLM_ASCEND_MRV2_REPLAY_TIMEOUT", "1"),
+            "VLLM_ASCEND_MRV2_REPLAY_TIMEOUT is no switch of this plugin",
+            "did you mean VLLM_ASCEND_MRV2_REPLAY_TIMEOUT_S? unset VLLM_ASCEND_MRV2_REPLAY_TIMEOUT",
+        ),
+        (
+            *("VLLM_ASCEND_MRV2_REPLAY_TIMEOUT_S", "abc"),
+            "VLLM_ASCEND_MRV2_REPLAY_TIMEOUT_S=abc is no value that it takes",
+            "set it to a number of seconds above 0, or unset it",
         ),
         (
             *("VLLM_WORKER_MULTIPROC_METHOD", "fork"),
@@ -289,6 +393,38 @@ def test_a_switch_that_is_wrong(name: str, value: str, says: str, next_step: str
     assert (found.says, found.next_step) == (says, next_step)
 
 
+@pytest.mark.parametrize("switch", envs.SWITCHES, ids=lambda switch: switch.name)
+def test_doctor_refuses_what_a_start_refuses(switch: envs.Switch) -> None:
+    environ = {switch.name: "no such value"}
+    try:
+        switch.read(environ)
+    except envs.SwitchError:
+        found = only(replace(CARD, environ=environ), "switches")
+        assert found.says == f"{switch.name}=no such value is no value that it takes"
+        assert found.next_step == f"set it to {switch.takes}, or unset it"
+    else:
+        assert problems(replace(CARD, environ=environ)) == []
+
+
+SETTINGS = [row for row in REFUSALS if row.setting]
+
+
+@pytest.mark.parametrize("row", SETTINGS, ids=lambda row: row.feature)
+def test_a_setting_that_a_start_refuses_alone(row: Refusal) -> None:
+    assert row.setting is not None
+    name, value = row.setting
+    found = only(replace(CARD, environ={name: value}), "switches")
+    assert (found.says, found.next_step) == (f"{name}={value}: {row.why}", row.instead)
+
+
+def test_which_settings_those_are() -> None:
+    assert [row.setting for row in SETTINGS] == [
+        ("VLLM_USE_V2_MODEL_RUNNER", "0"),
+        ("TASK_QUEUE_ENABLE", "2"),
+        ("VLLM_ASCEND_MRV2_SINGLE_PROCESS", "1"),
+    ]
+
+
 def test_the_emulators_switches_on_a_card_are_noted() -> None:
     facts = replace(CARD, environ={"ASCEND_EMU_GUARD": "1"})
     notes = [f.says for f in diagnose(facts) if f.level is Level.NOTE]
@@ -300,4 +436,15 @@ def test_symbols_of_core_that_differ_are_named() -> None:
     found = [f for f in diagnose(replace(CARD, core_mismatches=wrong)) if f.topic == "core symbols"]
     assert [f.level for f in found] == [Level.PROBLEM] * 5 + [Level.NOTE]
     assert found[0].says == "vllm.m:name0: expected a function, found nothing"
+    assert found[0].next_step == (
+        "vllm-ascend-mrv2 install-core --replace   (who ports to this core begins at x)"
+    )
     assert found[5].says == "and 2 more, see --json"
+
+
+def test_symbols_of_a_core_that_is_no_verified_one() -> None:
+    wrong = (Mismatch("vllm.m:name", "a function", "nothing", "x"),)
+    facts = replace(CARD, core_mismatches=wrong, cores=(Dist("vllm", "0.40.0"),))
+    line = next(f for f in diagnose(facts) if f.topic == "core symbols")
+    newest = next(f for f in diagnose(facts) if f.topic == "versions").next_step
+    assert line.next_step == f"{newest}   (who ports to this core begins at x)"

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import re
+import signal
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -17,6 +18,7 @@ from typing import Any
 TIMEOUT_S = 120
 # Begins the line that is the answer, in JSON; a library may print others.
 ANSWER = "doctor:"
+NO_ANSWER = "no answer within "  # begins the reason of a child that hung
 
 
 def ask(*arguments: str, environ: Mapping[str, str], timeout_s: float | None = None) -> Any:
@@ -32,11 +34,15 @@ def ask(*arguments: str, environ: Mapping[str, str], timeout_s: float | None = N
             timeout=limit_s,
         )
     except subprocess.TimeoutExpired:
-        return f"no answer within {limit_s} s"
+        return f"{NO_ANSWER}{limit_s} s"
     for line in done.stdout.splitlines():
         if done.returncode == 0 and line.startswith(ANSWER):
             return json.loads(line.removeprefix(ANSWER))
-    return _cause(done.stderr) or f"it ended with exit code {done.returncode}"
+    cause = _cause(done.stderr)
+    if done.returncode < 0:  # what was printed before may have nothing to do with it
+        by = f"it was ended by signal {-done.returncode} ({signal.strsignal(-done.returncode)})"
+        return f"{by}, after: {cause}" if cause else by
+    return cause or f"it ended with exit code {done.returncode}"
 
 
 def _cause(stderr: str) -> str:

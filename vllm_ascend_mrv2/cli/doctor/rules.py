@@ -12,13 +12,24 @@ from enum import Enum
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-from vllm_ascend_mrv2 import envs
-from vllm_ascend_mrv2.cli.doctor.facts import Facts
+from vllm_ascend_mrv2 import envs, support
+from vllm_ascend_mrv2.cli.doctor.child import NO_ANSWER
+from vllm_ascend_mrv2.cli.doctor.facts import Cann, Facts
 from vllm_ascend_mrv2.compat import pins
 
 OURS = "ascend_mrv2"  # our entry point's name in pyproject.toml
 ON_EMULATED = "vllm-ascend-mrv2 emulator run -- COMMAND"
+_SELECT = (
+    "source the set_env.sh of the CANN in use; for the emulated device: "
+    'eval "$(vllm-ascend-mrv2 emulator env)"'
+)
 _SHOWN_MISMATCHES = 5
+# How alike the part after our prefix must be to a switch's for it to be meant, 1 being the same.
+_ALIKE = 0.7
+# What torch-npu takes from CANN. Of what CANN takes from elsewhere its own error has the names.
+_CANNS_LIBRARY = r"lib(?:ascend\w*|acl_\w+|hccl|hcomm|ge_\w+|graph|opapi|nnopbase)\.so[.\d]*"
+_CANNS_SYMBOL = r"(?:[Aa]cl|Hccl|_ZNK?2ge)\w*"
+_LIBRARY = re.compile(r"([\w.+-]+\.so[.\d]*): ")  # in what the loader says
 
 
 class Level(Enum):
@@ -126,18 +137,40 @@ def torch_pair(facts: Facts) -> Iterator[Finding]:
                 both,
             )
             return
-    if facts.probe.error:
-        no_cann = facts.cann is None or not facts.cann.is_loaded
+    if error := facts.probe.error:
+        again = (
+            f"pip uninstall -y torch torch-npu && {both}   (for the whole message: "
+            "python -c 'import torch, torch_npu')"
+        )
         yield _problem(
             "torch",
-            f"`import torch, torch_npu` fails: {facts.probe.error}",
-            "make CANN loadable, see CANN below"
-            if no_cann
-            else "run `python -c 'import torch, torch_npu'` for the whole message; if it names a "
-            f"missing symbol, CANN is older than torch-npu {npu.version} needs",
+            f"`import torch, torch_npu` fails: {error}",
+            import_step(error, facts.cann) or again,
         )
         return
     yield _ok("torch", f"torch {torch.version} and torch-npu {npu.version} fit and can be imported")
+
+
+def import_step(error: str, cann: Cann | None) -> str:
+    """What to do where something else than torch or torch-npu explains the failed import, or ""."""
+    want = pins.device()["cann"]
+    if re.search(r"\bASCEND_\w+_PATH\b", error):  # torch-npu's own check of what set_env.sh sets
+        return _SELECT
+    if symbol := re.search(rf"undefined symbol: ({_CANNS_SYMBOL})", error):
+        return f"install CANN {want}: the one that is loaded is older, and lacks {symbol[1]}"
+    library = match[1] if (match := _LIBRARY.search(error)) else ""
+    is_canns = re.fullmatch(_CANNS_LIBRARY, library) is not None
+    if is_canns and cann is not None and cann.is_loaded:
+        return f"install CANN {want} again: its {library} cannot be loaded"
+    of_cann = cann.load_error if cann else ""
+    if is_canns or error == of_cann or (library and library in of_cann):
+        return "make CANN loadable, see CANN below"
+    if error.startswith(NO_ANSWER):
+        return (
+            "see whether `python -c 'import torch, torch_npu'` ends, given time; if not, whether "
+            "`npu-smi info` does, and restart the machine if that hangs too"
+        )
+    return ""
 
 
 def core(facts: Facts) -> Iterator[Finding]:
@@ -170,13 +203,15 @@ def symbols(facts: Facts) -> Iterator[Finding]:
     wrong = facts.core_mismatches
     if wrong is None:
         return
+    near = pins.nearest(_versions(facts).get("vllm"))
+    again = install_command(near, facts) or f"{pins.install_command(near)} --replace"
     if not wrong:
         yield _ok("core symbols", "every name of vLLM that this plugin relies on is as expected")
     for mismatch in wrong[:_SHOWN_MISMATCHES]:
         yield _problem(
             "core symbols",
             f"{mismatch.symbol}: expected {mismatch.expected}, found {mismatch.found}",
-            f"install a verified set; who ports to this core begins at {mismatch.look_at}",
+            f"{again}   (who ports to this core begins at {mismatch.look_at})",
         )
     if len(wrong) > _SHOWN_MISMATCHES:
         more = len(wrong) - _SHOWN_MISMATCHES
@@ -238,6 +273,12 @@ def platform_plugins(facts: Facts) -> Iterator[Finding]:
 def cann(facts: Facts) -> Iterator[Finding]:
     """Whether CANN can be loaded, and is the version that the tests ran on."""
     found, want = facts.cann, pins.device()["cann"]
+    for name in facts.no_folders:
+        yield _problem(
+            "CANN",
+            f"{name}={facts.environ[name]} is no folder",
+            _SELECT,
+        )
     if found is None:
         yield _problem(
             "CANN",
@@ -247,15 +288,24 @@ def cann(facts: Facts) -> Iterator[Finding]:
         )
         return
     version = found.version or "of unknown version"
-    if not found.is_loaded and "libascend_hal.so" in found.load_error:
+    library = f"{version} in {found.home}: its" if found.home else "a"
+    source = f"source {found.home}/set_env.sh; if that does not help, " if found.home else ""
+    if not found.is_loaded and found.is_emulated:
+        name = match[1] if (match := re.search(r"\b(ASCEND_EMU_\w+)=", found.load_error)) else ""
         yield _problem(
             "CANN",
-            f"{version} in {found.home} needs the driver's libascend_hal.so, which the loader does "
-            "not find",
+            f"the emulated device refuses its settings: {found.load_error}",
+            f"correct {name or 'what it names'}, or unset it",
+        )
+    elif not found.is_loaded and "libascend_hal.so: cannot open" in found.load_error:
+        yield _problem(
+            "CANN",
+            f"{library} libascendcl.so is found, and needs the driver's libascend_hal.so, which "
+            f"the loader does not find: {found.load_error}",
             "install the driver; in a container pass /usr/local/Ascend/driver on and add its "
             "lib64/driver to LD_LIBRARY_PATH",
         )
-    elif not found.is_loaded and "libascendcl.so: cannot open" in found.load_error:
+    elif not found.is_loaded and not found.is_on_path:
         yield _problem(
             "CANN",
             f"{version} is in {found.home}, but the loader does not find its libascendcl.so",
@@ -264,8 +314,8 @@ def cann(facts: Facts) -> Iterator[Finding]:
     elif not found.is_loaded:
         yield _problem(
             "CANN",
-            f"{version} in {found.home} cannot be loaded: {found.load_error}",
-            f"source {found.home}/set_env.sh; if that does not help, install CANN {want} again",
+            f"{library} libascendcl.so is found, but cannot be loaded: {found.load_error}",
+            f"{source}install CANN {want} for {facts.machine} again",
         )
     elif found.is_emulated:
         yield _ok("CANN", f"{version}, emulated, in {found.home}")
@@ -350,10 +400,10 @@ def devices(facts: Facts) -> Iterator[Finding]:
 def switches(facts: Facts) -> Iterator[Finding]:
     """Environment variables that this plugin does not know, or that contradict it."""
     wrong: list[tuple[str, str]] = []  # what is wrong, the next step
-    known = [switch.name for switch in envs.SWITCHES]
+    known = {switch.name.removeprefix(envs.PREFIX): switch.name for switch in envs.SWITCHES}
     for name in envs.unknown_switches(facts.environ):
-        near = difflib.get_close_matches(name, known, n=1)
-        mend = f"did you mean {near[0]}? " if near else ""
+        near = difflib.get_close_matches(name.removeprefix(envs.PREFIX), known, 1, _ALIKE)
+        mend = f"did you mean {known[near[0]]}? " if near else ""
         wrong.append((f"{name} is no switch of this plugin", f"{mend}unset {name}"))
     for switch in envs.SWITCHES:
         try:
@@ -362,21 +412,17 @@ def switches(facts: Facts) -> Iterator[Finding]:
             wrong.append(
                 (
                     f"{switch.name}={facts.environ[switch.name]} is no value that it takes",
-                    f"set it to {' or '.join(switch.values)}, or unset it",
+                    f"set it to {switch.takes}, or unset it",
                 )
             )
-    for name, value, why, mend in (
-        ("VLLM_USE_V2_MODEL_RUNNER", "0", "this plugin has Model Runner V2 only", "unset it"),
-        ("TASK_QUEUE_ENABLE", "2", "a failed check then goes unnoticed", "set it to 1 or 0"),
-        (
-            "VLLM_WORKER_MULTIPROC_METHOD",
-            "fork",
-            "a forked child cannot use a device that its parent initialised",
-            "unset it, or set it to spawn",
-        ),
-    ):
-        if facts.environ.get(name) == value:
-            wrong.append((f"{name}={value}: {why}", mend))
+    wrong += [
+        (f"{asked}: {row.why}", row.instead)
+        for row in support.REFUSALS
+        if (asked := support.setting_of(row, facts.environ))
+    ]
+    if facts.environ.get("VLLM_WORKER_MULTIPROC_METHOD") == "fork":
+        why = "a forked child cannot use a device that its parent initialised"
+        wrong.append((f"VLLM_WORKER_MULTIPROC_METHOD=fork: {why}", "unset it, or set it to spawn"))
     emulated = facts.cann is not None and facts.cann.is_emulated
     idle = sorted(name for name in facts.environ if name.startswith("ASCEND_EMU_"))
     if idle and not emulated:
@@ -386,7 +432,7 @@ def switches(facts: Facts) -> Iterator[Finding]:
     for says, next_step in wrong:
         yield _problem("switches", says, next_step)
     if not wrong:
-        ours = [f"{name}={facts.environ[name]}" for name in known if name in facts.environ]
+        ours = [f"{name}={facts.environ[name]}" for name in known.values() if name in facts.environ]
         yield _ok("switches", ", ".join(ours) or "all at their defaults")
 
 
