@@ -15,6 +15,7 @@ import argparse
 import hashlib
 import importlib.util
 import os
+import shlex
 import shutil
 import subprocess
 import sys
@@ -122,16 +123,37 @@ def missing_system_packages(*, compiler: bool) -> list[str]:
     missing = []
     if importlib.util.find_spec("ensurepip") is None or importlib.util.find_spec("venv") is None:
         missing.append("python3-venv")
-    compilers = [os.environ["CXX"].split()[0]] if os.environ.get("CXX") else ["c++", "g++"]
-    if compiler and not any(map(shutil.which, [*compilers, "clang++"])):
+    if compiler and not wrong_cxx() and not any(map(shutil.which, _compilers())):
         missing.append("g++")
     return missing
+
+
+def _compilers() -> list[str]:
+    """Names of the compilers that are looked for: what CXX names, and nothing else if it does."""
+    wanted = os.environ.get("CXX", "").strip()
+    try:
+        return shlex.split(wanted)[:1] or ["c++", "g++", "clang++"]
+    except ValueError:  # a quote that does not end
+        return [wanted]
+
+
+def wrong_cxx() -> str:
+    """Why CXX names no compiler, and what to do; "" where it does, or is not set."""
+    wanted = os.environ.get("CXX", "").strip()
+    if not wanted or shutil.which(_compilers()[0]):
+        return ""
+    return (
+        f"CXX={wanted}, and {_compilers()[0]} is no program. Name another compiler in it "
+        "(g++ >= 10 or clang++ >= 14), or unset it."
+    )
 
 
 def system_step(*, compiler: bool) -> Step:
     """Packages of the system. As root they are installed, else the command is named."""
 
     def work() -> None:
+        if compiler and (wrong := wrong_cxx()):
+            raise StepError(wrong)
         packages = missing_system_packages(compiler=compiler)
         command = f"apt-get install --yes --no-install-recommends {' '.join(packages)}"
         if os.geteuid() != 0 or shutil.which("apt-get") is None:
@@ -149,7 +171,7 @@ def system_step(*, compiler: bool) -> Step:
     return Step(
         "system packages",
         "apt-get, where the compiler or python3-venv is absent: a minute",
-        lambda: not missing_system_packages(compiler=compiler),
+        lambda: not missing_system_packages(compiler=compiler) and not (compiler and wrong_cxx()),
         work,
     )
 

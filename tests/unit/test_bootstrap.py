@@ -105,6 +105,25 @@ def test_a_missing_compiler_is_named_with_its_package(
         bootstrap.system_step(compiler=True).work()
 
 
+def test_a_cxx_that_names_no_program_is_named_itself(
+    bootstrap: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setenv("CXX", "/nonexistent/g++ -O2")
+    assert bootstrap.missing_system_packages(compiler=True) == []
+    step = bootstrap.system_step(compiler=True)
+    assert not step.done()
+    with pytest.raises(bootstrap.StepError) as e:
+        step.work()
+    assert str(e.value) == (
+        "CXX=/nonexistent/g++ -O2, and /nonexistent/g++ is no program. Name another compiler in it "
+        "(g++ >= 10 or clang++ >= 14), or unset it."
+    )
+    assert bootstrap.system_step(compiler=False).done()
+    monkeypatch.setenv("CXX", " ")  # as good as not set
+    assert bootstrap.missing_system_packages(compiler=True) == ["g++"]
+
+
 def test_a_program_that_fails_is_named(bootstrap: ModuleType) -> None:
     with pytest.raises(bootstrap.StepError, match="`false` ended with exit code 1"):
         bootstrap.run(["false"])

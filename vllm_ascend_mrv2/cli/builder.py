@@ -8,6 +8,7 @@ leaves at most a work tree, which the next build goes on with (a checkout) or re
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import errno
 import fcntl
 import hashlib
@@ -36,6 +37,8 @@ from vllm_ascend_mrv2.cli.toolkit import EMULATOR, Toolkit, toolkit_for
 # A finished work tree takes 370 MiB (`du -sh` of it), most of it a precompiled ATen header; the
 # rest is room for the compilers' temporary files.
 MIN_FREE_BYTES = 1 << 30
+# A disk with less left is why what ran on it failed, whatever it said.
+_SCARCE_BYTES = 64 << 20
 # g++ 12 on ATen's headers has 1120 MiB resident (wait4's ru_maxrss for cmake_pch.hxx).
 _BYTES_PER_JOB = 3 << 29
 # How many toolkits of one work tree stay, the newest first: a running process may use an older one.
@@ -43,6 +46,9 @@ _KEPT_TOOLKITS = 4
 _TAIL_LINES = 30
 _SHOWN_COLUMNS = 200  # a compiler's command line is longer, and in the log
 _PLAIN_PERIOD_S = 10.0
+# Loaded here, since a child must not between fork and exec.
+_LIBC = ctypes.CDLL(None)
+_PR_SET_PDEATHSIG = 1
 _NINJA_STATUS = re.compile(r"^\[(\d+)/(\d+)\]")
 
 
@@ -81,13 +87,24 @@ def _find_compiler() -> str:
     do = (
         "apt-get install g++   (as root; or your system's C++ compiler, g++ >= 10 or clang++ >= 14)"
     )
-    wanted = os.environ.get("CXX", "").strip()
-    candidates = [shlex.split(wanted)[0]] if wanted else ["c++", "g++", "clang++"]
+    candidates = ["c++", "g++", "clang++"]
+    if wanted := os.environ.get("CXX", "").strip():
+        do = "Name another compiler in CXX (g++ >= 10 or clang++ >= 14), or unset CXX."
+        try:
+            candidates = shlex.split(wanted)[:1]
+        except ValueError:  # a quote that does not end
+            candidates = [wanted]
     cxx = next((path for name in candidates if (path := shutil.which(name))), None)
+    if cxx is None and wanted:
+        raise CliError(
+            "The C++ compiler that CXX names was not found.",
+            why=f"CXX={wanted}, and {candidates[0]} is no program",
+            do=do,
+        )
     if cxx is None:
         raise CliError(
             "No C++ compiler was found.",
-            why=f"{' , '.join(candidates)} is not on PATH, and what is built here is compiled on "
+            why=f"{', '.join(candidates)}: none is on PATH, and what is built here is compiled on "
             "this machine, against the installed torch. (A machine with an Ascend card serves "
             "without a compiler: there, do not use `emulator`.)",
             do=do,
@@ -154,21 +171,34 @@ def ensure_built(
         ) from error
 
 
-def _disk_full(where: Path) -> CliError:
+def _disk_full(where: Path, variable: str = "VLLM_ASCEND_MRV2_CACHE") -> CliError:
     return CliError(
         f"The disk under {where} is full.",
         why="The build ran out of space. Nothing half-built will be used.",
-        do=f"Free about {MIN_FREE_BYTES >> 20} MiB there, or set VLLM_ASCEND_MRV2_CACHE to a "
-        "folder on another disk, and run the command again.",
+        do=f"Free about {MIN_FREE_BYTES >> 20} MiB there, or set {variable} to a folder on "
+        "another disk, and run the command again.",
     )
+
+
+def _temporary_folder() -> Path:
+    """Where compilers put their temporary files, by their own rule."""
+    wanted = filter(None, map(os.environ.get, ("TMPDIR", "TMP", "TEMP")))
+    usable = os.R_OK | os.W_OK | os.X_OK
+    found = (p for p in (*wanted, "/tmp", "/var/tmp") if Path(p).is_dir() and os.access(p, usable))
+    return Path(next(found, "."))
+
+
+def _end_with_parent() -> None:
+    """For a child: SIGTERM, by which ninja and cmake end their own children, when we are gone."""
+    _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
 
 
 @contextlib.contextmanager
 def _lock(cache: Path) -> Iterator[int]:
     """Hold the cache's build lock. The kernel frees it when its last holder is gone, also by kill.
 
-    Yields the descriptor, which the build's children inherit: a ninja whose parent was killed goes
-    on holding the lock while it still writes into the work tree.
+    Yields the descriptor, which the build's children inherit: what outlives a killed parent goes on
+    holding the lock while it still writes into the work tree.
     """
     cache.mkdir(parents=True, exist_ok=True)
     descriptor = os.open(cache / "build.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
@@ -260,15 +290,19 @@ class _Build:
         self.log.write_bytes(b"")
 
     def _check_space(self) -> None:
-        # A work tree that is there already holds most of what is needed.
-        fresh = not (self.work / "cmake" / "build.ninja").exists()
-        free = shutil.disk_usage(self.work).free
-        if fresh and free < self.min_free_bytes:
-            raise CliError(
-                f"There is too little disk space under {self.cache}.",
-                why=f"{free >> 20} MiB are free; a build needs {self.min_free_bytes >> 20} MiB.",
-                do="Free some, or set VLLM_ASCEND_MRV2_CACHE to a folder on another disk.",
-            )
+        # A work tree that is there already holds part of what is needed.
+        held = sum(f.lstat().st_size for f in self.work.rglob("*") if f.is_file())
+        for folder, needed, variable in (
+            (self.cache, self.min_free_bytes - held, "VLLM_ASCEND_MRV2_CACHE"),
+            (_temporary_folder(), _SCARCE_BYTES, "TMPDIR"),
+        ):
+            free = shutil.disk_usage(folder).free
+            if free < needed:
+                raise CliError(
+                    f"There is too little disk space under {folder}.",
+                    why=f"{free >> 20} MiB are free; a build needs {needed >> 20} MiB there.",
+                    do=f"Free some, or set {variable} to a folder on another disk.",
+                )
 
     def _compile(self) -> None:
         shutil.rmtree(self.out, ignore_errors=True)
@@ -313,6 +347,7 @@ class _Build:
                 errors="replace",
                 env=environment,
                 pass_fds=(self.lock_fd,),
+                preexec_fn=_end_with_parent,
             )
             try:
                 assert process.stdout is not None
@@ -332,7 +367,13 @@ class _Build:
     def _failure(self, what: str, code: int) -> CliError:
         lines = self.log.read_text(encoding="utf-8", errors="replace").splitlines()
         text = "\n".join(lines)
-        if "No space left on device" in text or "Disk quota exceeded" in text:
+        says_full = "No space left on device" in text or "Disk quota exceeded" in text
+        # A cmake on a full disk may say that it finds no threads.
+        if shutil.disk_usage(self.cache).free < _SCARCE_BYTES:
+            return _disk_full(self.cache)
+        if shutil.disk_usage(temporary := _temporary_folder()).free < _SCARCE_BYTES:
+            return _disk_full(temporary, "TMPDIR")
+        if says_full:
             return _disk_full(self.cache)
         # Where several files fail, the first error is the one to read.
         first = next((i for i, line in enumerate(lines) if line.startswith("FAILED:")), None)

@@ -24,8 +24,14 @@ from vllm_ascend_mrv2.cli.toolkit import Toolkit, find_stack, source_dir
 _UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
 
 
+# What the device takes (csrc/emulator/runtime/config.cpp, which a test compares with these).
+_MOST_DEVICES = 64
+_LARGEST_SEED = (1 << 64) - 1
+_LEAST_BYTES, _MOST_BYTES = 64 << 20, 1 << 40
+
+
 class ByteCount(click.ParamType):
-    """A number of bytes, or with a unit: 512MiB, 16G. Units are powers of 1024."""
+    """Memory of a device in bytes, or with a unit: 512MiB, 16G. Units are powers of 1024."""
 
     name = "bytes"
 
@@ -33,9 +39,14 @@ class ByteCount(click.ParamType):
         self, value: object, param: click.Parameter | None, ctx: click.Context | None
     ) -> int:
         match = re.fullmatch(r"(\d+)\s*([kmgt]?)(?:i?b)?", str(value).strip().lower())
-        if match is None or int(match[1]) == 0:
+        if match is None:
             self.fail(f"{value!r} is not a number of bytes such as 17179869184 or 16GiB.", param)
-        return int(match[1]) * _UNITS[match[2]]
+        count = int(match[1]) * _UNITS[match[2]]
+        if not _LEAST_BYTES <= count <= _MOST_BYTES:
+            self.fail(
+                f"{value} is not from {_LEAST_BYTES >> 20}MiB to {_MOST_BYTES >> 40}TiB.", param
+            )
+        return count
 
 
 def prepared(*, force: bool = False) -> Toolkit:
@@ -67,10 +78,12 @@ def env() -> None:
 
 @emulator.command(context_settings={"allow_interspersed_args": False})
 @click.option("--guard/--no-guard", default=None, help="Make host access to device memory fault.")
-@click.option("--seed", type=click.IntRange(min=0), help="Reorder independent streams by a seed.")
+@click.option(
+    "--seed", type=click.IntRange(0, _LARGEST_SEED), help="Reorder independent streams by a seed."
+)
 @click.option("--counters", type=click.Path(dir_okay=False), help="JSON written at exit; %p = pid.")
-@click.option("--devices", type=click.IntRange(min=1), help="Number of devices.")
-@click.option("--hbm", type=ByteCount(), help="Memory of each device, such as 16GiB.")
+@click.option("--devices", type=click.IntRange(1, _MOST_DEVICES), help="Number of devices.")
+@click.option("--hbm", type=ByteCount(), help="Memory of each device, 64MiB to 1TiB.")
 @click.option(
     "--check",
     is_flag=False,

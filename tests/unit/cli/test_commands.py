@@ -4,12 +4,15 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+
+from vllm_ascend_mrv2.cli.toolkit import source_dir
 
 CLI = [sys.executable, "-c", "from vllm_ascend_mrv2.cli.main import main; main()"]
 
@@ -125,6 +128,51 @@ def test_a_wrong_size_is_refused(cache: dict[str, str]) -> None:
     shown = _run("emulator", "run", "--hbm", "lots", "--", "true", **cache)
     assert shown.returncode == 2
     assert "'lots' is not a number of bytes" in shown.stderr
+
+
+def _device_range(name: str) -> tuple[int, int]:
+    """Lowest and highest value of a setting, as the device's own source has them."""
+    config = source_dir() / "runtime" / "config.cpp"
+    found = re.search(
+        rf'get_number\("{name}",[^,]+,([^,]+),([^,]+),', config.read_text(encoding="utf-8")
+    )
+    assert found is not None
+    lowest, highest = (
+        eval(
+            re.sub(r"size_t\{(\d+)\}", r"\1", text)
+            .replace("UINT64_MAX", str((1 << 64) - 1))
+            .strip()
+        )
+        for text in found.groups()
+    )
+    return lowest, highest
+
+
+def test_a_size_that_no_device_has_is_refused_here(cache: dict[str, str]) -> None:
+    lowest, highest = _device_range("ASCEND_EMU_HBM_BYTES")
+    for size in ("1MiB", "0", str(lowest - 1), str(highest + 1)):
+        shown = _run("emulator", "run", "--hbm", size, "--", "true", **cache)
+        assert shown.returncode == 2
+        assert f"Invalid value for '--hbm': {size} is not from 64MiB to 1TiB." in shown.stderr
+    for size in (lowest, highest):
+        command = ("printenv", "ASCEND_EMU_HBM_BYTES")
+        shown = _run("emulator", "run", "--hbm", str(size), "--", *command, **cache)
+        assert shown.stdout == f"{size}\n"
+
+
+@pytest.mark.parametrize(
+    ("option", "name"),
+    [("--devices", "ASCEND_EMU_DEVICES"), ("--seed", "ASCEND_EMU_SCHEDULE_SEED")],
+)
+def test_a_number_that_no_device_takes_is_refused_here(
+    cache: dict[str, str], option: str, name: str
+) -> None:
+    _, highest = _device_range(name)
+    shown = _run("emulator", "run", option, str(highest), "--", "printenv", name, **cache)
+    assert shown.stdout == f"{highest}\n"
+    shown = _run("emulator", "run", option, str(highest + 1), "--", "true", **cache)
+    assert shown.returncode == 2
+    assert f"Invalid value for '{option}'" in shown.stderr
 
 
 def test_env_prints_exports_and_nothing_else(cache: dict[str, str]) -> None:
