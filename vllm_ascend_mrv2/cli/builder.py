@@ -323,6 +323,8 @@ class _Build:
         missing = [
             name for name in self.product.libraries if not (self.out / "lib64" / name).is_file()
         ]
+        if missing and (full := self._full_disk()):
+            raise full  # cmake may leave an empty build.ninja there, and say nothing
         if missing:
             raise CliError(
                 f"The build ended without {', '.join(missing)}.",
@@ -367,14 +369,8 @@ class _Build:
     def _failure(self, what: str, code: int) -> CliError:
         lines = self.log.read_text(encoding="utf-8", errors="replace").splitlines()
         text = "\n".join(lines)
-        says_full = "No space left on device" in text or "Disk quota exceeded" in text
-        # A cmake on a full disk may say that it finds no threads.
-        if shutil.disk_usage(self.cache).free < _SCARCE_BYTES:
-            return _disk_full(self.cache)
-        if shutil.disk_usage(temporary := _temporary_folder()).free < _SCARCE_BYTES:
-            return _disk_full(temporary, "TMPDIR")
-        if says_full:
-            return _disk_full(self.cache)
+        if full := self._full_disk(text):
+            return full
         # Where several files fail, the first error is the one to read.
         first = next((i for i, line in enumerate(lines) if line.startswith("FAILED:")), None)
         shown = lines[-_TAIL_LINES:] if first is None else lines[first : first + _TAIL_LINES]
@@ -388,6 +384,17 @@ class _Build:
             why=f"the whole log is {self.log}",
             do=do,
         )
+
+    def _full_disk(self, text: str = "") -> CliError | None:
+        """The error of a full disk, where a disk is full or the log's `text` says so."""
+        # By itself a cmake on a full disk may say that it finds no threads.
+        if shutil.disk_usage(self.cache).free < _SCARCE_BYTES:
+            return _disk_full(self.cache)
+        if shutil.disk_usage(temporary := _temporary_folder()).free < _SCARCE_BYTES:
+            return _disk_full(temporary, "TMPDIR")
+        if "No space left on device" in text or "Disk quota exceeded" in text:
+            return _disk_full(self.cache)
+        return None
 
     def _publish(self, key: str) -> Toolkit:
         """Copy the result beside its final place, then rename: never visible in part."""

@@ -175,7 +175,13 @@ def test_too_little_space_for_the_compilers_own_files(
 
 
 @pytest.mark.parametrize(
-    ("full", "variable"), [("cache", "VLLM_ASCEND_MRV2_CACHE"), ("temporary", "TMPDIR")]
+    ("full", "variable", "then"),
+    [
+        ("cache", "VLLM_ASCEND_MRV2_CACHE", 'message(FATAL_ERROR "Could NOT find Threads")'),
+        ("temporary", "TMPDIR", 'message(FATAL_ERROR "Could NOT find Threads")'),
+        # As by a cmake whose own files come out empty: a build that makes no library.
+        ("cache", "VLLM_ASCEND_MRV2_CACHE", "set_target_properties(hccl PROPERTIES SUFFIX .x)"),
+    ],
 )
 def test_a_failure_that_does_not_speak_of_the_full_disk_behind_it(
     project: Path,
@@ -184,10 +190,11 @@ def test_a_failure_that_does_not_speak_of_the_full_disk_behind_it(
     monkeypatch: pytest.MonkeyPatch,
     full: str,
     variable: str,
+    then: str,
 ) -> None:
     filled = tmp_path / "filled"
     with (project / "CMakeLists.txt").open("a") as file:
-        file.write(f'file(WRITE "{filled}" "")\nmessage(FATAL_ERROR "Could NOT find Threads")\n')
+        file.write(f'file(WRITE "{filled}" "")\n{then}\n')
     (tmp_path / "temporary").mkdir()
     monkeypatch.setenv("TMPDIR", str(tmp_path / "temporary"))
     original = builder.shutil.disk_usage

@@ -132,18 +132,12 @@ def test_a_wrong_size_is_refused(cache: dict[str, str]) -> None:
 
 def _device_range(name: str) -> tuple[int, int]:
     """Lowest and highest value of a setting, as the device's own source has them."""
-    config = source_dir() / "runtime" / "config.cpp"
-    found = re.search(
-        rf'get_number\("{name}",[^,]+,([^,]+),([^,]+),', config.read_text(encoding="utf-8")
-    )
+    config = (source_dir() / "runtime" / "config.cpp").read_text(encoding="utf-8")
+    found = re.search(rf'get_number\("{name}",[^,]+,([^,]+),([^,]+),', config)
     assert found is not None
+    numbers = {"size_t": int, "UINT64_MAX": (1 << 64) - 1}
     lowest, highest = (
-        eval(
-            re.sub(r"size_t\{(\d+)\}", r"\1", text)
-            .replace("UINT64_MAX", str((1 << 64) - 1))
-            .strip()
-        )
-        for text in found.groups()
+        eval(text.strip().replace("{", "(").replace("}", ")"), numbers) for text in found.groups()
     )
     return lowest, highest
 
