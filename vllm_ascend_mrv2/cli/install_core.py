@@ -42,7 +42,7 @@ def is_cuda_build(core: Distribution) -> bool:
     return any(r.name.lower().startswith(("nvidia-", "flashinfer")) for r in _required(core))
 
 
-def _unmet(core: Distribution) -> list[str]:
+def unmet_requirements(core: Distribution) -> list[str]:
     """Requirements of `core` that this environment does not meet."""
     return [
         str(needs)
@@ -108,7 +108,7 @@ def install(version: str = "", *, replace: bool = False) -> None:
     want = pin.vllm
     core = _find("vllm")
     fits = core is not None and core.version == want and not is_cuda_build(core)
-    if core is not None and fits and not replace and not _unmet(core):
+    if core is not None and fits and not replace and not unmet_requirements(core):
         say(f"vLLM {want} without CUDA packages is installed, with all that it requires.")
         return
     _check_environment(pin)
@@ -160,7 +160,7 @@ def ensure_installed() -> None:
         install()
         return
     is_ours = core.version in {pin.vllm for pin in pins.cores()} and not is_cuda_build(core)
-    if is_ours and (unmet := _unmet(core)):
+    if is_ours and (unmet := unmet_requirements(core)):
         say(f"vLLM {core.version} lacks what it requires ({', '.join(unmet[:3])}): going on.")
         install(core.version)
 

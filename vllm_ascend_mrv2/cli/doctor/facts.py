@@ -12,12 +12,17 @@ from vllm_ascend_mrv2.compat.contract.check import Mismatch
 
 @dataclass(frozen=True)
 class Dist:
-    """An installed distribution: its name as pip prints it, version, and requirement lines."""
+    """An installed distribution: its name as pip prints it, version, and requirement lines.
+
+    Of vLLM only: is_cuda_build, where it requires CUDA's packages; unmet, what it requires and is
+    not installed, as after an interrupted installation.
+    """
 
     name: str
     version: str
     requires: tuple[str, ...] = ()
-    is_cuda_build: bool = False  # of vLLM only: it requires CUDA's packages
+    is_cuda_build: bool = False
+    unmet: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

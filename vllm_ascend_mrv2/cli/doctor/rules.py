@@ -70,8 +70,8 @@ def _versions(facts: Facts) -> dict[str, str]:
 
 
 def _is_plain_core(facts: Facts) -> bool:
-    """Whether vLLM is there, from its own distribution alone, and without CUDA."""
-    return [(d.name, d.is_cuda_build) for d in facts.cores] == [("vllm", False)]
+    """Whether vLLM is there, from its own distribution alone, whole, and without CUDA."""
+    return [(d.name, d.is_cuda_build, d.unmet) for d in facts.cores] == [("vllm", False, ())]
 
 
 def install_command(pin: pins.CorePin, facts: Facts) -> str:
@@ -193,6 +193,14 @@ def core(facts: Facts) -> Iterator[Finding]:
             f"{shown} is the CUDA build: it requires CUDA's packages, and its kernels never run "
             "here",
             "vllm-ascend-mrv2 install-core --replace",
+        )
+    elif unmet := facts.cores[0].unmet:
+        some = ", ".join(unmet[:_SHOWN_MISMATCHES])
+        yield _problem(
+            "vLLM",
+            f"{shown} lacks {len(unmet)} of the packages that it requires ({some}), as after an "
+            "interrupted installation",
+            f"vllm-ascend-mrv2 install-core {facts.cores[0].version}",
         )
     else:
         yield _ok("vLLM", f"{shown}, without CUDA")
