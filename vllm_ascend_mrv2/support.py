@@ -100,6 +100,14 @@ def _several_mtp_modules(config: Any) -> str | None:
     return "speculative method mtp with several modules"
 
 
+def _drafts_beyond_a_step(config: Any) -> str | None:
+    drafts = _path(config, "speculative_config.num_speculative_tokens")
+    room = _path(config, "scheduler_config.max_num_batched_tokens")
+    if drafts is None or room is None or drafts < room:
+        return None
+    return f"{drafts} drafts in steps of {room} tokens"
+
+
 def _speculation_on_another_core(config: Any) -> str | None:
     from vllm_ascend_mrv2.compat import speculation
 
@@ -270,6 +278,12 @@ REFUSALS: tuple[Refusal, ...] = (
         _several_mtp_modules,
         "the kernels that pass tokens and hidden states from module to module are not replaced yet",
         "give num_speculative_tokens=1, or start without --speculative-config",
+    ),
+    Refusal(
+        "more drafts than a step has room for",
+        _drafts_beyond_a_step,
+        "a request is verified in one step, which has a token for each draft and one more",
+        "give a smaller num_speculative_tokens, or a larger --max-num-batched-tokens",
     ),
     Refusal(
         "speculative decoding by DFlash and DSpark",

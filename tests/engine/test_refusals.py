@@ -90,6 +90,14 @@ ASKS = (
         },
     ),
     Ask(
+        "more drafts than a step has room for",
+        "96 drafts in steps of 96 tokens",
+        (
+            *speculation(**NGRAM | {"num_speculative_tokens": 96}),
+            *("--max-num-batched-tokens", "96", "--max-num-seqs", "4"),
+        ),
+    ),
+    Ask(
         "speculative decoding by DFlash and DSpark",
         "dflash",
         speculation(method="dflash", num_speculative_tokens=2, model="MODEL"),

@@ -94,11 +94,13 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.long
+@pytest.mark.parametrize("eager", [True, False], ids=["eager", "graphs"])
 def test_what_the_guard_finds_is_named_by_step_request_and_block(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
+    folder: Path, monkeypatch: pytest.MonkeyPatch, eager: bool
 ) -> None:
     """Lengths that are one too long, of the target and of its drafts: the guard is not blind."""
-    with speculation.speculating(folder, "eagle", 3, eager=True, num_gpu_blocks_override=32) as llm:
+    blocks = {"num_gpu_blocks_override": 32}
+    with speculation.speculating(folder, "eagle", 3, eager=eager, **blocks) as llm:
         runner = runner_of(llm)
         found: list[str] = []
         guard = KvGuard(runner, speculation.block_pool_of(llm), found)

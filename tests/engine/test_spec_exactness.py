@@ -131,3 +131,15 @@ def check(
     assert preempted > 0, "no request was preempted"
     assert (replays == 0) if row.eager else (replays > 20)
     return set(authorities)
+
+
+def test_no_size_is_captured_that_no_step_can_have(
+    folder: Path, expected: Callable[[str], Any]
+) -> None:
+    """All requests with all their drafts have more tokens than a step may."""
+    wanted = expected("ngram_gpu")
+    room = {"max_num_seqs": 32, "max_num_batched_tokens": 64}
+    with speculation.speculating(folder, "ngram_gpu", 2, **room) as llm:
+        made = speculation.greedy(llm)
+        assert max(runner_of(llm).cudagraph_manager.captured_token_counts()) == 63
+    speculation.assert_equal(made, wanted)

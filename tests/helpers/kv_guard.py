@@ -12,6 +12,8 @@ every step, so nothing is fast here.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -39,6 +41,13 @@ class KvGuard:
         if hasattr(speculator, "sample_draft"):
             self._sample_draft = speculator.sample_draft
             speculator.sample_draft = self.sample_draft
+        # A graph has `sample_draft` in it, so that no replay calls it: there the hidden states are
+        # seen that a replay leaves for the next draft.
+        names = ("prefill_cudagraph_manager", "decode_cudagraph_manager")
+        managers = (getattr(speculator, name, None) for name in names)
+        self._draft_graphs = [manager for manager in managers if manager is not None]
+        for manager in self._draft_graphs:
+            manager.run_fullgraph = partial(self.replay_draft, manager.run_fullgraph)
 
     def close(self) -> None:
         """Let go of the runner, and of what the device holds for this."""
@@ -46,6 +55,9 @@ class KvGuard:
         del runner.prepare_inputs, runner.sample_tokens
         if hasattr(self, "_sample_draft"):
             del speculator.sample_draft, self._sample_draft
+        for manager in self._draft_graphs:
+            del manager.run_fullgraph
+        self._draft_graphs = []
         self._before, self._allowed = [], None
 
     def _attention_layers(self) -> list[Any]:
@@ -102,12 +114,21 @@ class KvGuard:
         return output
 
     def sample_draft(self, hidden: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
-        if self._before:  # not while the engine measures itself
-            rows = hidden.isnan().any(-1).cpu().nonzero().flatten().tolist()
-            rows = [row for row in rows if row < self._batch.num_reqs]
-            lens = self.runner.speculator.host_seq_lens.values
-            self._refuse(rows, "a draft", lens if lens is not None else [])
+        self._refuse_nan_of_draft(hidden)
         return self._sample_draft(hidden, *args, **kwargs)
+
+    def replay_draft(self, run: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        result = run(*args, **kwargs)
+        self._refuse_nan_of_draft(self.runner.speculator.hidden_states)
+        return result
+
+    def _refuse_nan_of_draft(self, hidden: torch.Tensor) -> None:
+        if not self._before:  # the engine measures itself
+            return
+        nan = hidden[: self._batch.num_reqs].isnan().any(-1)
+        lens = self.runner.speculator.host_seq_lens.values
+        rows = nan.cpu().nonzero().flatten().tolist()
+        self._refuse(rows, "a draft", lens if lens is not None else [])
 
     def _refuse_nan(self, nan: torch.Tensor, what: str) -> None:
         tokens = nan.cpu().nonzero().flatten().numpy()

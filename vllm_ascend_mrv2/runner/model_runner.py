@@ -152,7 +152,7 @@ class AscendModelRunner(GPUModelRunner):
         compilation = self.compilation_config
         # In tokens: of a step that verifies drafts, several for each request.
         query_len = self.decode_query_len
-        most = self.max_num_reqs * query_len
+        most = min(self.max_num_reqs * query_len, self.max_num_tokens)
         rounded = {round_up(n, query_len) for n in compilation.cudagraph_capture_sizes or ()}
         sizes = sorted(n for n in rounded if n <= most)
         if not sizes:
