@@ -153,8 +153,9 @@ class AscendModelRunner(GPUModelRunner):
         # In tokens: of a step that verifies drafts, several for each request.
         query_len = self.decode_query_len
         most = min(self.max_num_reqs * query_len, self.max_num_tokens)
-        rounded = {round_up(n, query_len) for n in compilation.cudagraph_capture_sizes or ()}
-        sizes = sorted(n for n in rounded if n <= most)
+        largest = most // query_len * query_len
+        asked = (n for n in compilation.cudagraph_capture_sizes or () if n <= most)
+        sizes = sorted({min(round_up(n, query_len), largest) for n in asked})
         if not sizes:
             return
         kv_cache_bytes = max((t.size for t in kv_cache_config.kv_cache_tensors), default=0)
