@@ -143,13 +143,21 @@ def _speculation_beyond_tensor_parallelism(config: Any) -> str | None:
     return None
 
 
-def _masked_lengths(config: Any) -> str | None:
+def _masked_draft_model(config: Any) -> str | None:
+    method = _path(config, "speculative_config.method")
+    if envs.SPEC_LENGTHS.read() != "masked" or method != "draft_model":
+        return None
+    return f"{envs.SPEC_LENGTHS.name}=masked with {method}"
+
+
+def _masked_without_effect(config: Any) -> str | None:
     if envs.SPEC_LENGTHS.read() != "masked":
         return None
-    method = _path(config, "speculative_config.method")
-    if method is None:
+    if _path(config, "speculative_config") is None:
         return f"{envs.SPEC_LENGTHS.name}=masked without speculative decoding"
-    return f"{envs.SPEC_LENGTHS.name}=masked with {method}" if method == "draft_model" else None
+    if envs.SEQ_LENS.read() == "device":
+        return f"{envs.SPEC_LENGTHS.name}=masked with {envs.SEQ_LENS.name}=device"
+    return None
 
 
 def _architecture(config: Any) -> str | None:
@@ -318,10 +326,17 @@ REFUSALS: tuple[Refusal, ...] = (
         "use tensor parallelism, or start without --speculative-config",
     ),
     Refusal(
-        "masked lengths with a draft model, or without speculative decoding",
-        _masked_lengths,
+        "masked lengths with a draft model",
+        _masked_draft_model,
         "only the drafts of EAGLE, MTP and n-grams are attended by a mask: a draft model's first "
         "forward has tokens of its own at other positions",
+        f"unset {envs.SPEC_LENGTHS.name}",
+    ),
+    Refusal(
+        "masked lengths where no length would be masked",
+        _masked_without_effect,
+        "there are no drafts to verify, or every length is read from the device anyway, so the "
+        "switch would do nothing",
         f"unset {envs.SPEC_LENGTHS.name}",
     ),
     Refusal(

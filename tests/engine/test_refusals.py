@@ -119,15 +119,24 @@ ASKS = (
         (*speculation(**NGRAM), "--data-parallel-size", "2"),
     ),
     Ask(
-        "masked lengths with a draft model, or without speculative decoding",
+        "masked lengths with a draft model",
         "with draft_model",
         speculation(method="draft_model", num_speculative_tokens=2, model="MODEL"),
         environment={"VLLM_ASCEND_MRV2_SPEC_LENGTHS": "masked"},
     ),
     Ask(
-        "masked lengths with a draft model, or without speculative decoding",
+        "masked lengths where no length would be masked",
         "without speculative decoding",
         environment={"VLLM_ASCEND_MRV2_SPEC_LENGTHS": "masked"},
+    ),
+    Ask(
+        "masked lengths where no length would be masked",
+        "SEQ_LENS=device",
+        speculation(**NGRAM),
+        environment={
+            "VLLM_ASCEND_MRV2_SPEC_LENGTHS": "masked",
+            "VLLM_ASCEND_MRV2_SEQ_LENS": "device",
+        },
     ),
     Ask(
         "extraction of hidden states",
