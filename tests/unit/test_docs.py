@@ -51,10 +51,10 @@ def test_tables_have_what_the_code_has(tables: ModuleType) -> None:
 
 @pytest.mark.parametrize("pin", pins.cores(), ids=lambda pin: pin.vllm)
 def test_results_are_those_that_a_core_is_verified_by(pin: pins.CorePin) -> None:
-    """Of the whole lane, with nothing failed; the reference's are those of `make test` itself."""
-    path = ROOT / "docs" / "results" / f"core-{pin.vllm}.json"
-    if pin.status != "verified" or (pin == pins.reference() and not path.exists()):
+    """Of the whole lane, with nothing failed."""
+    if pin.status != "verified":
         return
+    path = ROOT / "docs" / "results" / f"core-{pin.vllm}.json"
     results = json.loads(path.read_text(encoding="utf-8"))
     assert pin.verified == f"{results['on']} by {results['command']}"
     found = {name: pins.public(version) for name, version in results["versions"].items()}
