@@ -234,12 +234,12 @@ def _several_machines(config: Any) -> str | None:
         return None
     if parallel.nnodes > 1:
         return f"nnodes={parallel.nnodes}"
+    if parallel.data_parallel_backend != "mp":  # core starts Ray for one rank, too
+        return f"data_parallel_backend={parallel.data_parallel_backend}"
     if parallel.data_parallel_size == 1:
         return None
     if parallel.data_parallel_external_lb or parallel.data_parallel_hybrid_lb:
         return "data parallelism with an external or hybrid load balancer"
-    if parallel.data_parallel_backend != "mp":
-        return f"data_parallel_backend={parallel.data_parallel_backend}"
     if parallel.data_parallel_size_local not in (0, parallel.data_parallel_size):
         return f"data_parallel_size_local={parallel.data_parallel_size_local}"
     return None

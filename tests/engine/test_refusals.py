@@ -178,6 +178,7 @@ ASKS = (
         "prefill_context_parallel_size=2",
         ("--prefill-context-parallel-size", "2"),
     ),
+    Ask("several machines", "data_parallel_backend=ray", ("--data-parallel-backend", "ray")),
     Ask(
         "Ray with data parallelism, and core's older Ray executor",
         "Ray",
