@@ -3,7 +3,7 @@
 
 The reference is transformers on one CPU, which one device equals too (tests/engine). The KV cache
 is small enough that requests are preempted, prompts are chunked, async scheduling is on. One
-server of a layout and mode serves all of its tests here, and is the first of its three starts.
+server of a layout and mode serves all of its tests here.
 """
 
 from __future__ import annotations
