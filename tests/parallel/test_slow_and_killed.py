@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """How several ranks start and end: again and again, with one that is slow, with one killed.
 
-test_layouts.py has the first of three starts in a row of each layout and mode.
+With the server of test_layouts.py these are three starts of TP 2 in each mode.
 """
 
 from __future__ import annotations
