@@ -10,14 +10,13 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import pytest
-from packaging.version import Version
 
 from tests.engine.commands import vllm
+from tests.helpers.core_version import core_is_before
 from vllm_ascend_mrv2 import support
 
 pytestmark = pytest.mark.xdist_group("refusals")
@@ -317,7 +316,7 @@ def test_it_is_refused_in_a_line_that_names_it(
     is_drafter = any("MODEL" in argument for argument in ask.arguments)
     asked = [argument.replace("MODEL", str(folder)) for argument in ask.arguments]
     serving = ("--model", str(model if is_drafter else folder))
-    if ask.since and Version(version("vllm")) < Version(ask.since):
+    if ask.since and core_is_before(ask.since):
         engine_config(*serving)
         with pytest.raises(SystemExit):
             engine_config(*serving, *asked)

@@ -268,29 +268,32 @@ def test_a_killed_build_leaves_nothing_and_the_next_one_succeeds(
     assert len(_toolkits(cache)) == 1
 
 
-def test_sigterm_stops_the_compilers_too(project: Path, stack: Stack, tmp_path: Path) -> None:
+def _start_compiling(
+    project: Path, stack: Stack, tmp_path: Path
+) -> tuple[subprocess.Popen[str], int]:
+    """A build in a process of its own that stands in a step, and that step's process."""
     started = tmp_path / "started"
     _add_step(
         project, f"sh -c \"echo $$ > '{started}.new'; mv '{started}.new' '{started}'; sleep 60\""
     )
     process = _start(project, stack, tmp_path / "cache")
     _wait_until(started.exists)
+    return process, int(started.read_text())
+
+
+def test_sigterm_stops_the_compilers_too(project: Path, stack: Stack, tmp_path: Path) -> None:
+    process, compiler = _start_compiling(project, stack, tmp_path)
     process.terminate()
     assert process.wait(timeout=30) == 128 + signal.SIGTERM
-    _wait_until(lambda: not _is_running(int(started.read_text())))
+    _wait_until(lambda: not _is_running(compiler))
     assert _toolkits(tmp_path / "cache") == []
 
 
 def test_sigkill_stops_the_compilers_too(project: Path, stack: Stack, tmp_path: Path) -> None:
-    started = tmp_path / "started"
-    _add_step(
-        project, f"sh -c \"echo $$ > '{started}.new'; mv '{started}.new' '{started}'; sleep 60\""
-    )
-    process = _start(project, stack, tmp_path / "cache")
-    _wait_until(started.exists)
+    process, compiler = _start_compiling(project, stack, tmp_path)
     process.kill()
     process.wait()
-    _wait_until(lambda: not _is_running(int(started.read_text())), seconds=5)
+    _wait_until(lambda: not _is_running(compiler), seconds=5)
 
 
 def test_a_compiler_without_cpp20_is_refused(
