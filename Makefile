@@ -8,6 +8,8 @@ HOST ?= 127.0.0.1
 MODEL ?= smollm2
 # Memory of the emulated device, which is this machine's: vLLM fills it with KV cache.
 HBM ?= 4GiB
+# Emulated devices, for ARGS="--tensor-parallel-size 2" and its like; each has HBM of memory.
+DEVICES ?= 1
 # Another core of compat/pins.toml than the reference: its own environment, and the engine tests.
 CORE ?=
 REFERENCE := $(shell sed -n 's/^reference = "\(.*\)"/\1/p' vllm_ascend_mrv2/compat/pins.toml)
@@ -37,7 +39,7 @@ export VLLM_NO_USAGE_STATS := 1
 .DEFAULT_GOAL := help
 
 help:
-	@echo 'make serve [MODEL=smollm2|tiny-qwen3|...|FOLDER] [PORT=8000] [HOST=127.0.0.1] [HBM=4GiB] [ARGS=...]'
+	@echo 'make serve [MODEL=smollm2|tiny-qwen3|...|FOLDER] [PORT=8000] [HOST=127.0.0.1] [HBM=4GiB] [DEVICES=1] [ARGS=...]'
 	@echo 'make test  [TESTS="tests/unit ..."] [JOBS=2] [ARGS=...] [CORE=0.31.0: engine tests on that vLLM]'
 	@echo 'make exactness              the long tests: every model, prompt and seed'
 	@echo 'make test-spec              speculative decoding: every method, random churn, counts'
@@ -61,7 +63,7 @@ serve:
 	$(if $(strip $(MODEL)),,$(error MODEL is empty: give a name or a folder, or leave it out))
 	@$(RUNNABLE) $(MADE)
 	@echo 'Serving $(SERVED) as "$(notdir $(MODEL))" on http://$(HOST):$(PORT)/v1 (Ctrl-C stops it).'
-	@$(EMULATED) --hbm $(HBM) -- vllm serve $(SERVED) --device npu --host $(HOST) --port $(PORT) \
+	@$(EMULATED) --hbm $(HBM) --devices $(DEVICES) -- vllm serve $(SERVED) --device npu --host $(HOST) --port $(PORT) \
 	  --served-model-name $(notdir $(MODEL)) $(ARGS)
 
 # One thread per worker: two workers share two cores.

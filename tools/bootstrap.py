@@ -341,7 +341,8 @@ def main() -> int:
             say(f"[{number}/{len(steps)}] done in {time.monotonic() - started:.0f} s")
     except (StepError, OSError) as error:
         say(f"error: {name} failed.\n  why: {error}")
-        say("  do:  mend that and run the same command again: it goes on with this step.")
+        goes_on = ": it goes on with this step" if name != "preparing" else ""
+        say(f"  do:  mend that and run the same command again{goes_on}.")
         return 1
     except KeyboardInterrupt:
         say(f"\nstopped in {name}; the same command goes on with it.")

@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
 PREFIX = "VLLM_ASCEND_MRV2_"
 
@@ -40,9 +41,10 @@ class Switch:
         """Return the switch's value. Raises SwitchError for one that it does not take."""
         value = (os.environ if environ is None else environ).get(self.name, self.default)
         if not self.is_valid(value):
+            default = f" (default {self.default})" if self.default else ""
             raise SwitchError(
-                f"{self.name}={value!r} is not known; it takes {self.takes} "
-                f"(default {self.default}). Unset it or correct it."
+                f"{self.name}={value!r} is not known; it takes {self.takes}{default}. "
+                "Unset it or correct it."
             )
         return value
 
@@ -63,6 +65,21 @@ class SecondsSwitch(Switch):
     def seconds(self) -> float:
         """The value as a number. Raises SwitchError as `read` does."""
         return float(self.read())
+
+
+class FolderSwitch(Switch):
+    """A switch whose value names a folder, there or not; ~ is a home."""
+
+    @property
+    def takes(self) -> str:
+        return "a folder"
+
+    def is_valid(self, value: str) -> bool:
+        try:
+            Path(value).expanduser()
+        except RuntimeError:  # of nobody
+            return False
+        return True
 
 
 PIN_MEMORY = Switch(
@@ -113,7 +130,7 @@ UNVERIFIED_CORE = Switch(
     ("0", "1"),
     "Debug only. 1 starts on every vLLM in compat/pins.toml, also where its tests have not passed.",
 )
-CACHE = Switch(
+CACHE = FolderSwitch(
     PREFIX + "CACHE",
     "",
     (),

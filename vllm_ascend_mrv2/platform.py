@@ -17,7 +17,7 @@ from vllm.logger import init_logger
 from vllm.platforms.interface import Platform, PlatformEnum
 
 import vllm_ascend_mrv2
-from vllm_ascend_mrv2 import envs, last_words
+from vllm_ascend_mrv2 import envs, last_words, socket_folder
 from vllm_ascend_mrv2.compat import (
     bad_words_limit,
     device_argument,
@@ -250,15 +250,18 @@ class NPUPlatform(Platform):
         problems = pins.version_problems(among=sets)
         support.refuse([*problems, *vllm_ascend_mrv2.contract_problems()])
         support.refuse(support.refusals_for(vllm_config))
+        parallel = vllm_config.parallel_config
+        if not (parallel.use_ray and cls._in_a_program_of_ray()):
+            support.refuse(support.device_problems(parallel, torch.npu.device_count()))
         try:
             input_copy_of(vllm_config)
         except ValueError as error:
             support.refuse([str(error)])
         # Nothing here is compiled just in time, and core's warm-up runs kernels of other devices.
         vllm_config.kernel_config.enable_jit_warmup = False
-        parallel = vllm_config.parallel_config
         if parallel.worker_cls == "auto":
             parallel.worker_cls = "vllm_ascend_mrv2.worker.NPUWorker"
+        socket_folder.open_for_engines()
         # A forked child cannot use a device its parent initialised.
         os.environ.setdefault("VLLM_WORKER_MULTIPROC_METHOD", "spawn")
         # Ray's handler of SIGTERM ends a process by SIGABRT three seconds later, while core still
@@ -267,6 +270,12 @@ class NPUPlatform(Platform):
         cls._has_watermark = vllm_config.watermark_config is not None
         if vllm_config.model_config is not None:
             logger.info("\n%s", decisions.as_table(decisions.collect(vllm_config)))
+
+    @staticmethod
+    def _in_a_program_of_ray() -> bool:
+        """Whether Ray runs already: what it gives its workers need not be visible here."""
+        ray = sys.modules.get("ray")
+        return ray is not None and bool(ray.is_initialized())
 
     @classmethod
     def validate_environ(cls, hard_fail: bool) -> None:

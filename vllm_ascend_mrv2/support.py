@@ -393,8 +393,8 @@ REFUSALS: tuple[Refusal, ...] = (
         "Ray with data parallelism, and core's older Ray executor",
         _ray_beyond,
         "Ray has been tried with one engine and core's executor of messages only",
-        "leave VLLM_USE_RAY_V2_EXECUTOR_BACKEND unset and ask for one engine, or use the default "
-        "executor",
+        "ask Ray for one engine by core's newer executor (VLLM_USE_RAY_V2_EXECUTOR_BACKEND is not "
+        "0), or use the default executor",
     ),
     Refusal(
         "all ranks in one process",
@@ -529,6 +529,24 @@ def refusals_for(config: Any, rows: Iterable[Refusal] = REFUSALS) -> list[str]:
         f"{asked}: {row.why}; {row.instead}"
         for row in rows
         if (asked := setting_of(row, os.environ) or row.asked(config)) is not None
+    ]
+
+
+def device_problems(parallel_config: Any, visible: int) -> list[str]:
+    """A line where the ranks of this process's engines need more devices than `visible` ones.
+
+    The server in front of data-parallel engines sees the devices of all; an engine, which core
+    tells its number, may see its own only.
+    """
+    engines = 1
+    if parallel_config.data_parallel_rank_local is None:
+        engines = max(1, parallel_config.data_parallel_size_local)
+    needed = engines * parallel_config.world_size
+    if needed <= visible:
+        return []
+    return [
+        f"{needed} ranks: each needs an NPU of its own, and this process sees {visible}; give it "
+        "more (ASCEND_RT_VISIBLE_DEVICES), or ask for fewer ranks"
     ]
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A real `vllm serve --device npu` in a process group of its own, and what it leaves behind.
+"""A real `vllm serve --device npu` in a session of its own, and what it leaves behind.
 
 Starts, waits, asks for metrics, stops. Knows no test and no model.
 """
@@ -7,11 +7,13 @@ Starts, waits, asks for metrics, stops. Knows no test and no model.
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import socket
 import ssl
 import subprocess
 import sysconfig
+import tempfile
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -27,6 +29,8 @@ MODEL_NAME = "served"
 START_TIMEOUT_S = 580  # 15 s where nothing else runs; below pytest's own limit
 STOP_TIMEOUT_S = 20  # also what the shutdown test demands
 # Made once: httpx would read the system's certificates at every look at a server that starts.
+SHARED_MEMORY = Path("/dev/shm")
+MARK = "STARTED_BY_THE_TESTS"
 NO_TLS = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
 
 
@@ -72,6 +76,9 @@ class Server:
     log: Path
     port: int = field(default_factory=free_port)
     process: subprocess.Popen[bytes] | None = None
+    _shared_before: set[Path] = field(default_factory=set)
+    # Of its own, with a short name: sockets lie there.
+    _temporary: Path | None = None
 
     @property
     def url(self) -> str:
@@ -84,13 +91,16 @@ class Server:
 
     def start(self) -> None:
         """Raises ServerError, with the log, where it ends or is not healthy in time."""
+        self._shared_before = set(SHARED_MEMORY.iterdir())
+        self._temporary = Path(tempfile.mkdtemp(prefix="served-"))
+        mine = {MARK: str(self._temporary), "TMPDIR": str(self._temporary)}
         with self.log.open("wb") as log:
             self.process = subprocess.Popen(
                 self.command(),
                 stdout=log,
                 stderr=subprocess.STDOUT,
                 stdin=subprocess.DEVNULL,
-                env=environment(dict(self.spec.environment)),
+                env=environment({**dict(self.spec.environment), **mine}),
                 start_new_session=True,  # one group to signal, whatever it spawns
             )
         deadline = time.monotonic() + START_TIMEOUT_S
@@ -116,46 +126,49 @@ class Server:
         """No retries: a test shall see the first failure."""
         return openai.OpenAI(base_url=f"{self.url}/v1", api_key="none", max_retries=0, timeout=300)
 
-    def metric(self, name: str) -> float:
-        """The sum of a counter over its labels. Raises KeyError where there is none."""
+    def metric(self, name: str, **labels: str) -> float:
+        """The sum of a counter over those with these labels. Raises KeyError where none is."""
         text = httpx.get(f"{self.url}/metrics", timeout=30).text
         samples = [
             sample.value
             for family in text_string_to_metric_families(text)
             for sample in family.samples
-            if sample.name == name
+            if sample.name == name and labels.items() <= sample.labels.items()
         ]
         if not samples:
-            raise KeyError(f"{name} is not among the server's metrics")
+            raise KeyError(f"{name} {labels or ''} is not among the server's metrics")
         return sum(samples)
 
     def processes(self) -> list[psutil.Process]:
-        """Every live process of the server's session, the server itself included."""
+        """Every live process that the server has started, the server itself included."""
         assert self.process is not None
-        found = []
-        for process in psutil.process_iter():
-            try:
-                in_session = os.getsid(process.pid) == self.process.pid
-                if in_session and process.status() != psutil.STATUS_ZOMBIE:
-                    found.append(process)
-            except (ProcessLookupError, psutil.NoSuchProcess):
-                continue
-        return found
+        return [process for process in psutil.process_iter() if self._has_started(process)]
 
-    def shared_memory(self) -> set[str]:
-        """Files in /dev/shm that a process of the server has open or mapped."""
-        found = set()
-        for process in self.processes():
-            root = Path("/proc", str(process.pid))
-            try:
-                maps = root.joinpath("maps").read_text()
-                found |= {
-                    line.split(maxsplit=5)[5] for line in maps.splitlines() if "/shm/" in line
-                }
-                found |= {str(fd.readlink()) for fd in root.joinpath("fd").iterdir()}
-            except OSError:  # it has just ended
-                continue
-        return {path for path in found if path.startswith("/dev/shm/") and "deleted" not in path}
+    def _has_started(self, process: psutil.Process) -> bool:
+        """By its session; one that left it still has our mark, unless it wrote its title there."""
+        assert self.process is not None
+        try:
+            in_session = os.getsid(process.pid) == self.process.pid
+            if not in_session and process.environ().get(MARK) != str(self._temporary):
+                return False
+            return bool(process.status() != psutil.STATUS_ZOMBIE)
+        except (ProcessLookupError, psutil.Error):
+            return False
+
+    def left(self) -> list[str]:
+        """What is there now that it has ended, and was not before it started.
+
+        Processes, shared memory that nobody has open (other programs of this machine use it, too),
+        temporary files; Ray keeps the logs of its sessions.
+        """
+        assert self._temporary is not None
+        shared = set(SHARED_MEMORY.iterdir()) - self._shared_before
+        files = [path for path in self._temporary.rglob("*") if not path.is_dir()]
+        return [
+            *(" ".join(process.cmdline()) for process in self.processes()),
+            *(str(path) for path in shared if not _is_open(path)),
+            *(str(path) for path in files if path.relative_to(self._temporary).parts[0] != "ray"),
+        ]
 
     def end(self, how: signal.Signals = signal.SIGTERM, timeout_s: float = STOP_TIMEOUT_S) -> int:
         """Signal the server and wait for it alone; its exit code. What it leaves is still there.
@@ -184,9 +197,25 @@ class Server:
             except psutil.NoSuchProcess:
                 continue
         self.process.wait(30)
+        if self._temporary is not None:
+            shutil.rmtree(self._temporary, ignore_errors=True)
 
     def log_tail(self, lines: int = 60) -> str:
         return "\n".join(self.log.read_text(errors="replace").splitlines()[-lines:])
 
     def _failed(self, what: str) -> ServerError:
         return ServerError(f"`{' '.join(self.command())}` {what}. Its log ends:\n{self.log_tail()}")
+
+
+def _is_open(file: Path) -> bool:
+    """Whether a process has it open or mapped, or it has just gone."""
+    for process in psutil.process_iter():
+        root = Path("/proc", str(process.pid))
+        try:
+            if str(file) in root.joinpath("maps").read_text():
+                return True
+            if file in [fd.readlink() for fd in root.joinpath("fd").iterdir()]:
+                return True
+        except OSError:  # it has just ended, or is another user's
+            continue
+    return not file.exists()

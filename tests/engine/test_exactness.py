@@ -7,7 +7,7 @@ that requests are preempted. Metrics prove that what is claimed happened.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -35,16 +35,22 @@ def _tight_param(case: Case) -> object:
     return _param(case) if in_short_form else _param(case, pytest.mark.long)
 
 
-def complete(server: Server, asked: Sequence[Sequence[int]]) -> list[list[int]]:
-    """Greedy continuations of NEW_TOKENS ids each, CONCURRENCY requests at a time."""
+def complete(
+    server: Server,
+    asked: Sequence[Sequence[int]],
+    new_tokens: int = NEW_TOKENS,
+    headers: Mapping[str, str] | None = None,
+) -> list[list[int]]:
+    """Greedy continuations of `new_tokens` ids each, CONCURRENCY requests at a time."""
     client = server.client()
 
     def one(prompt: Sequence[int]) -> list[int]:
         answer = client.completions.create(
             model=MODEL_NAME,
             prompt=list(prompt),
-            max_tokens=NEW_TOKENS,
+            max_tokens=new_tokens,
             temperature=0,
+            extra_headers=headers,
             extra_body={"ignore_eos": True, "return_token_ids": True},
         )
         return list(answer.choices[0].token_ids)

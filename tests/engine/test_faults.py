@@ -94,13 +94,13 @@ def start(checkpoint: Path, log: Path, **environment: str) -> Server:
 
 
 def ends(server: Server) -> None:
-    """The server ends by itself with an error, and so does all that it started."""
+    """The server ends by itself with an error, and so does all that it started; nothing is left."""
     assert server.process is not None
     server.process.wait(LIMIT_S + END_S)
     deadline = time.monotonic() + END_S
-    while server.processes() and time.monotonic() < deadline:
+    while (left := server.left()) and time.monotonic() < deadline:
         time.sleep(0.1)
-    assert not server.processes()
+    assert not left, left
     assert server.process.returncode != 0, "a supervisor would take this end for one asked for"
 
 

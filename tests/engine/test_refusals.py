@@ -14,6 +14,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+from vllm.config import ParallelConfig
 
 from tests.engine.commands import vllm
 from tests.helpers.core_version import core_is_before
@@ -354,6 +356,35 @@ def test_copying_inputs_late_is_refused_with_graphs_and_async_scheduling(
         engine_config("--model", str(model))
     for arguments in (("--enforce-eager",), ("--no-async-scheduling",)):
         engine_config("--model", str(model), *arguments)
+
+
+def test_more_ranks_than_devices_are_refused_at_once(
+    engine_config: Callable[..., Any], model: Path
+) -> None:
+    """Ray too, which would wait half an hour for the devices."""
+    visible = torch.npu.device_count()
+    for arguments in (
+        ("--data-parallel-size", f"{visible + 1}"),
+        ("--pipeline-parallel-size", f"{visible + 1}"),
+        ("--pipeline-parallel-size", f"{visible + 1}", "--distributed-executor-backend", "ray"),
+    ):
+        with pytest.raises(ValueError, match=f"{visible + 1} ranks: .* sees {visible}; give it"):
+            engine_config("--model", str(model), *arguments)
+
+
+@pytest.mark.parametrize(
+    ("this_rank", "visible", "needed"),
+    [(None, 4, None), (None, 3, 4), (None, 2, 4), (1, 2, None), (1, 1, 2)],
+)
+def test_an_engine_needs_the_devices_of_its_own_ranks(
+    this_rank: int | None, visible: int, needed: int | None
+) -> None:
+    """Two data-parallel engines of two ranks each, as the server and as an engine sees them."""
+    asked = ParallelConfig(tensor_parallel_size=2)
+    asked.data_parallel_size = asked.data_parallel_size_local = 2
+    asked.data_parallel_rank_local = this_rank
+    problems = support.device_problems(asked, visible)
+    assert [problem.split()[0] for problem in problems] == ([] if needed is None else [str(needed)])
 
 
 @pytest.mark.long  # the same is asked above, without a process

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A signal ends a busy server in STOP_TIMEOUT_S and leaves no process and no shared memory.
+"""A signal ends a busy server in STOP_TIMEOUT_S and leaves no process, shared memory or file.
 
 With --shutdown-timeout its requests are answered first. At core's default of 0 the engine is killed
 under them; then core 0.32 waits, on any platform, until clients have closed their connections.
@@ -81,7 +81,6 @@ def check_end(server: Server, how: signal.Signals, *, drains: bool) -> None:
     try:
         assert server.process is not None
         assert len(server.processes()) >= 2, "an engine process was expected beside the server"
-        shared_memory = server.shared_memory()
         client = Client()
         with ThreadPoolExecutor(1) as pool:
             answered = pool.submit(client.stream, server)
@@ -92,12 +91,9 @@ def check_end(server: Server, how: signal.Signals, *, drains: bool) -> None:
                 client.leave()
             server.process.wait(STOP_TIMEOUT_S)
             assert answered.result() == drains
-        left = server.processes()
-        while left and time.monotonic() - begin < STOP_TIMEOUT_S:
+        while (left := server.left()) and time.monotonic() - begin < STOP_TIMEOUT_S:
             time.sleep(0.1)
-            left = server.processes()
-        assert not left, f"still there: {[process.cmdline() for process in left]}"
-        assert not {path for path in shared_memory if Path(path).exists()}
+        assert not left, left
         engine = [line for line in server.log_tail(300).splitlines() if "EngineCore" in line]
         assert not [line for line in engine if "Traceback" in line], server.log_tail(200)
         assert not server.is_healthy()

@@ -28,6 +28,10 @@ class InRanks:
         torch.npu.synchronize()
         acl().emu_set_schedule_seed(seed or 0, int(seed is not None))
 
+    def schedule_delays(self) -> int:
+        """How often the adversarial scheduler held a stream of this rank back."""
+        return int(counters()["total"]["schedule_delays"])
+
     def how_it_sampled(self) -> tuple[bool, int]:
         """Whether sampling is sharded here, and how many steps were one graph."""
         runner = self.model_runner
@@ -56,10 +60,14 @@ class InRanks:
         reset_counters()
 
     def write_step_counts(self, folder: str) -> None:
-        """What the steps cost, in order, into a file for this rank of this engine."""
+        """What the steps cost, in order, into a file for this rank of this engine.
+
+        With all its replays since `mark_steps`, those of steps without requests too.
+        """
         del self.model_runner.execute_model, self.model_runner.sample_tokens
         torch.npu.synchronize()
-        steps = counters()["steps"]
+        counted = counters()
+        steps = counted["steps"]
         made = []
         for number in range(len(steps)):
             mine = steps[f"step {number}"]["this_thread"]
@@ -75,4 +83,5 @@ class InRanks:
                 }
             )
         engine = self.vllm_config.parallel_config.data_parallel_index
-        Path(folder, f"{engine}-{self.rank}.json").write_text(json.dumps(made))
+        written = {"replays": counted["total"]["graph_replays"], "steps": made}
+        Path(folder, f"{engine}-{self.rank}.json").write_text(json.dumps(written))

@@ -26,7 +26,7 @@ IN_RANKS = ("--worker-extension-cls", "tests.parallel.in_ranks.InRanks")
 class Layout:
     """`family` of the tiny checkpoint; numbers of ranks; `experts`: expert parallel; `api_servers`:
     processes that take requests, None for core's default (one for each data-parallel rank);
-    `options`: more arguments.
+    `options`: more arguments; `cold_starts`: how often in a row it is started.
     """
 
     name: str
@@ -38,6 +38,7 @@ class Layout:
     executor: str | None = None
     api_servers: int | None = 1
     options: tuple[str, ...] = ()
+    cold_starts: int = 1
 
     def __str__(self) -> str:
         return self.name
@@ -85,18 +86,18 @@ class Layout:
 
 
 LAYOUTS = (
-    Layout("tp2", tensor=2),
-    Layout("pp2", pipeline=2),
-    Layout("dp2", data=2, api_servers=None),
+    Layout("tp2", tensor=2, cold_starts=3),
+    Layout("pp2", pipeline=2, cold_starts=3),
+    Layout("dp2", data=2, api_servers=None, cold_starts=3),
     Layout("tp2-pp2", tensor=2, pipeline=2),
-    Layout("tp2-dp2", tensor=2, data=2),
-    Layout("tp2-ray", tensor=2, executor="ray"),
+    Layout("tp2-dp2", tensor=2, data=2, cold_starts=3),
+    Layout("tp2-ray", tensor=2, executor="ray", cold_starts=3),
     Layout("tp2-sharded", tensor=2, family="llama", options=SHARDED),
     Layout("tp2-pp2-sharded", tensor=2, pipeline=2, family="llama", options=SHARDED),
     Layout("tp2-dp2-sharded", tensor=2, data=2, family="llama", options=SHARDED),
     Layout("moe-tp2", tensor=2, family="qwen3_moe"),
-    Layout("moe-ep2", tensor=2, experts=True, family="qwen3_moe"),
-    Layout("moe-dp2", data=2, family="qwen3_moe"),
+    Layout("moe-ep2", tensor=2, experts=True, family="qwen3_moe", cold_starts=3),
+    Layout("moe-dp2", data=2, family="qwen3_moe", cold_starts=3),
     Layout("moe-dp2-ep2", data=2, experts=True, family="qwen3_moe"),
     Layout("moe-tp2-dp2", tensor=2, data=2, family="qwen3_moe"),
 )

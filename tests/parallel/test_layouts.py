@@ -10,9 +10,12 @@ from __future__ import annotations
 
 import json
 import random
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
@@ -21,17 +24,19 @@ from tests.engine import prompts
 from tests.engine.conftest import ServerPool
 from tests.engine.references import assert_equal_but_for_ties
 from tests.engine.server import MODEL_NAME, Server
-from tests.engine.test_exactness import MAX_TIE_SHARE, NEW_TOKENS, complete
+from tests.engine.test_exactness import CONCURRENCY, MAX_TIE_SHARE, NEW_TOKENS, complete
 from tests.parallel.ends import ranks, stops_and_leaves_nothing
 from tests.parallel.layouts import LAYOUTS, MODES, Layout, on_one_server
 
 pytestmark = pytest.mark.timeout(900)
 LONG_PROMPTS = 4
 REQUESTS = 200
-CONCURRENCY = 12
+SHORT_ANSWER = 24
 STEADY_STEPS = 20
 STEADY_REQUESTS = 4
 BLOCK_TOKENS = 16
+# As torch's library, and core's registries of operators and models, say it.
+REGISTERED_TWICE = re.compile(r".*(?:previously|already) registered.*|.*[Dd]uplicate op.*")
 
 EACH = [on_one_server(layout, mode) for layout in LAYOUTS for mode in MODES]
 GRAPH = [on_one_server(layout, "graph") for layout in LAYOUTS]
@@ -56,6 +61,34 @@ def server(
     return servers.get(layout.spec(tiny(layout.family, "float32"), *MODES[mode]))
 
 
+@contextmanager
+def steps_counted(server: Server, folder: Path) -> Iterator[None]:
+    """Every rank counts what each of its steps costs, and writes it into `folder` at the end."""
+
+    def in_ranks(method: str, *args: str) -> None:
+        asked = {"method": method, "args": list(args)}
+        httpx.post(f"{server.url}/collective_rpc", json=asked, timeout=120).raise_for_status()
+
+    in_ranks("mark_steps")
+    yield
+    in_ranks("write_step_counts", str(folder))
+
+
+def step_counts(folder: Path, layout: Layout) -> dict[str, Any]:
+    """ENGINE-RANK -> what `InRanks.write_step_counts` wrote there."""
+    counted = {path.stem: json.loads(path.read_text()) for path in folder.glob("*.json")}
+    assert len(counted) == layout.ranks
+    return counted
+
+
+def requests_of_engines(server: Server, layout: Layout) -> list[float]:
+    """How many requests each data-parallel engine has answered."""
+    return [
+        server.metric("vllm:request_success_total", engine=str(number))
+        for number in range(layout.data)
+    ]
+
+
 @pytest.mark.parametrize(("layout", "mode"), EACH)
 def test_tokens_are_the_references(layout: Layout, mode: str, server: Server) -> None:
     checkpoint = server.spec.checkpoint
@@ -72,32 +105,32 @@ def test_tokens_are_the_references(layout: Layout, mode: str, server: Server) ->
 
 
 @pytest.mark.parametrize(("layout", "mode"), DATA_PARALLEL)
-def test_one_rank_full_and_one_idle(layout: Layout, mode: str, server: Server) -> None:
-    """All requests are one rank's: the idle one runs along, nobody hangs."""
-    client = server.client()
+def test_one_rank_full_and_one_idle(
+    layout: Layout, mode: str, server: Server, tmp_path: Path
+) -> None:
+    """All requests are one rank's: the idle one runs along where it must, nobody hangs."""
     chance = random.Random(31)
     asked = [
-        (
-            [chance.randrange(256) for _ in range(chance.choice([1, 5, 40, 120]))],
-            chance.randrange(2, 24),
-        )
+        [chance.randrange(256) for _ in range(chance.choice([1, 5, 40, 120]))]
         for _ in range(REQUESTS)
     ]
-
-    def one(request: tuple[list[int], int]) -> int:
-        prompt, count = request
-        answer = client.completions.create(
-            model=MODEL_NAME,
-            prompt=prompt,
-            max_tokens=count,
-            temperature=0,
-            extra_headers={"X-data-parallel-rank": "0"},
-            extra_body={"ignore_eos": True},
-        )
-        return answer.usage.completion_tokens
-
-    with ThreadPoolExecutor(CONCURRENCY) as pool:
-        assert list(pool.map(one, asked)) == [count for _, count in asked]
+    with steps_counted(server, tmp_path):
+        before = requests_of_engines(server, layout)
+        served = complete(server, asked, SHORT_ANSWER, {"X-data-parallel-rank": "0"})
+    assert_equal_but_for_ties(
+        server.spec.checkpoint, "float32", asked, served, SHORT_ANSWER, MAX_TIE_SHARE["float32"]
+    )
+    taken = [n - m for n, m in zip(requests_of_engines(server, layout), before, strict=True)]
+    assert taken == [REQUESTS] + [0] * (layout.data - 1)
+    for rank, counted in step_counts(tmp_path, layout).items():
+        if rank.startswith("0-"):
+            assert len(counted["steps"]) > REQUESTS * SHORT_ANSWER / CONCURRENCY
+            one_graph = [step for step in counted["steps"] if step["replays"] == 1]
+            assert len(one_graph) > len(counted["steps"]) / 2, (rank, counted)
+        else:
+            assert not counted["steps"], (rank, counted)
+            # Only ranks that share experts have something to run along with.
+            assert (counted["replays"] > 0) == (layout.family == "qwen3_moe"), (rank, counted)
 
 
 @pytest.mark.parametrize(("layout", "mode"), GRAPH)
@@ -105,12 +138,6 @@ def test_a_steady_step_waits_for_nothing_on_any_rank(
     layout: Layout, mode: str, server: Server, tmp_path: Path
 ) -> None:
     """Four requests for each engine, which start together and grow by a token in each step."""
-
-    def in_ranks(method: str, *args: str) -> None:
-        asked = {"method": method, "args": list(args)}
-        httpx.post(f"{server.url}/collective_rpc", json=asked, timeout=120).raise_for_status()
-
-    in_ranks("mark_steps")
     client = server.client()
 
     def one(number: int) -> None:
@@ -123,13 +150,12 @@ def test_a_steady_step_waits_for_nothing_on_any_rank(
             extra_body={"ignore_eos": True},
         )
 
-    with ThreadPoolExecutor(layout.data) as pool:
+    with steps_counted(server, tmp_path), ThreadPoolExecutor(layout.data) as pool:
         list(pool.map(one, range(layout.data)))
-    in_ranks("write_step_counts", str(tmp_path))
-    counted = {path.stem: json.loads(path.read_text()) for path in tmp_path.glob("*.json")}
-    assert len(counted) == layout.ranks
-    for rank, steps in counted.items():
-        steady = steps[2 * STEADY_STEPS : 3 * STEADY_STEPS]  # of engines that start apart, too
+    for rank, counted in step_counts(tmp_path, layout).items():
+        steady = counted["steps"][
+            2 * STEADY_STEPS : 3 * STEADY_STEPS
+        ]  # of engines that start apart, too
         assert len(steady) == STEADY_STEPS
         for step in steady:
             assert step["replays"] == 1, (rank, step)
@@ -143,5 +169,14 @@ def test_a_steady_step_waits_for_nothing_on_any_rank(
 
 @pytest.mark.parametrize(("layout", "mode"), EACH)
 def test_it_stops_and_leaves_nothing(layout: Layout, mode: str, server: Server) -> None:
-    assert len(ranks(server)) == layout.ranks
-    stops_and_leaves_nothing(server)
+    """After each of its cold starts, in a row: the first is that of the tests above."""
+    prompt = some_prompts(server.spec.checkpoint)[:1]
+    answer = complete(server, prompt)
+    for number in range(layout.cold_starts):
+        if number > 0:
+            server.start()
+            assert complete(server, prompt) == answer
+        assert len(ranks(server)) == layout.ranks
+        log = server.log.read_text(errors="replace")
+        assert not REGISTERED_TWICE.search(log), REGISTERED_TWICE.findall(log)
+        stops_and_leaves_nothing(server)

@@ -1,8 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How several ranks start and end: again and again, with one that is slow, with one killed.
-
-With the server of test_layouts.py these are three starts of TP 2 in each mode.
-"""
+"""One of several ranks stands still for a while, or is killed, while clients are served."""
 
 from __future__ import annotations
 
@@ -15,12 +12,24 @@ from pathlib import Path
 import pytest
 
 from tests.engine.server import Server
-from tests.engine.test_faults import END_S, LIMIT_S, ask, ends
-from tests.parallel.ends import assert_gone, ranks, stops_and_leaves_nothing
+from tests.engine.test_exactness import complete
+from tests.engine.test_faults import END_S, LIMIT_S, LONG, Stream, ask, ends
+from tests.parallel.ends import ranks, stops_and_leaves_nothing
 from tests.parallel.layouts import BY_NAME, MODES
 
 pytestmark = pytest.mark.timeout(900)
 CLIENTS = 4
+PAUSES = 5
+PAUSE_S = 1
+ANSWER = 250  # tokens: longer than all pauses
+KINDS = [
+    ("tp2", "graph"),
+    ("tp2", "eager"),
+    ("dp2", "graph"),
+    ("pp2", "graph"),
+    ("moe-dp2", "graph"),
+    ("tp2-ray", "graph"),
+]
 
 
 def start(
@@ -33,57 +42,53 @@ def start(
     return server
 
 
-@pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize("name", ["tp2"])
+@pytest.mark.parametrize(("name", "mode"), KINDS)
 def test_a_rank_that_is_slow_but_alive_loses_nothing(
     name: str, mode: str, tiny: Callable[[str, str], Path], tmp_path: Path
 ) -> None:
-    """The second start. One rank stands still for a second, five times."""
+    """It stands still for a second, five times, while requests run: the tokens stay the same."""
     server = start(name, mode, tiny, tmp_path / "log")
+    asked = [[5 + number, 9, 7] for number in range(CLIENTS)]
     try:
-        with ThreadPoolExecutor(CLIENTS) as pool:
-            answers = [pool.submit(ask, server, 100) for _ in range(CLIENTS)]
+        undisturbed = complete(server, asked, ANSWER)
+        with ThreadPoolExecutor(1) as pool:
+            answers = pool.submit(complete, server, asked, ANSWER)
+            while server.metric("vllm:num_requests_running") == 0:
+                assert not answers.done()
             slow = ranks(server)[-1]
-            for _ in range(5):
+            for _ in range(PAUSES):
                 slow.suspend()
-                time.sleep(1)
+                time.sleep(PAUSE_S)
+                assert not answers.done()
                 slow.resume()
-                time.sleep(0.2)
-            assert [answer.result() for answer in answers] == ["done"] * CLIENTS
+                time.sleep(PAUSE_S / 20)
+            assert answers.result() == undisturbed
         stops_and_leaves_nothing(server)
     finally:
         server.kill()
 
 
-@pytest.mark.parametrize(
-    ("name", "mode"),
-    [
-        ("tp2", "graph"),
-        ("tp2", "eager"),
-        ("dp2", "graph"),
-        ("pp2", "graph"),
-        ("moe-dp2", "graph"),
-        ("tp2-ray", "graph"),
-    ],
-)
+@pytest.mark.parametrize(("name", "mode"), KINDS)
 def test_a_killed_rank_ends_the_server(
     name: str, mode: str, tiny: Callable[[str, str], Path], tmp_path: Path
 ) -> None:
-    """The third start. Every client is told, the server ends with an error, nothing stays."""
+    """Every client is told, in time, in an answer or in its stream; the server ends with an error,
+    and nothing stays.
+    """
     limit = {"VLLM_ASCEND_MRV2_REPLAY_TIMEOUT_S": str(LIMIT_S)}
     server = start(name, mode, tiny, tmp_path / "log", **limit)
     try:
-        assert ask(server, 8) == "done"
-        mine = server.shared_memory()
-        begin = time.monotonic()
+        streams = [Stream(server) for _ in range(CLIENTS // 2)]
         with ThreadPoolExecutor(CLIENTS) as pool:
-            answers = [pool.submit(ask, server, 600) for _ in range(CLIENTS)]
-            time.sleep(1)
+            streamed = [pool.submit(stream.run) for stream in streams]
+            answers = [pool.submit(ask, server, LONG) for _ in range(CLIENTS // 2)]
+            assert all(stream.begun.wait(END_S) for stream in streams)
             ranks(server)[-1].send_signal(signal.SIGKILL)
-            ended = [answer.result() for answer in answers]
-        assert all(how != "done" for how in ended), ended
-        assert time.monotonic() - begin < LIMIT_S + END_S
+            killed = time.monotonic()
+            told = [answer.result() for answer in [*streamed, *answers]]
+        assert time.monotonic() - killed < LIMIT_S + END_S
+        assert all("The engine has died" in how for how in told), told
+        assert all(how.startswith("500: ") for how in told[len(streamed) :]), told
         ends(server)
-        assert_gone(server, mine)
     finally:
         server.kill()

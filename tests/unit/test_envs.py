@@ -6,8 +6,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
 from vllm_ascend_mrv2 import envs
+from vllm_ascend_mrv2.cli.main import cli
 
 README = Path(__file__).parents[2] / "README.md"
 
@@ -31,6 +33,17 @@ def test_seconds_that_are_none_are_refused(value: str) -> None:
 def test_seconds_are_a_number(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(envs.REPLAY_TIMEOUT_S.name, "2.5")
     assert envs.REPLAY_TIMEOUT_S.seconds() == 2.5
+
+
+def test_a_folder_of_nobody_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert envs.CACHE.read({envs.CACHE.name: "~/cache"}) == "~/cache"
+    monkeypatch.setenv(envs.CACHE.name, "~nobody-of-this-name/x")
+    ended = CliRunner().invoke(cli, ["emulator", "build"])
+    assert ended.exit_code == 1
+    assert ended.output.splitlines() == [
+        f"error: {envs.CACHE.name}='~nobody-of-this-name/x' is not known.",
+        "  why: it takes a folder. Unset it or correct it.",
+    ]
 
 
 def test_unknown_names_are_found() -> None:

@@ -54,11 +54,12 @@ _NINJA_STATUS = re.compile(r"^\[(\d+)/(\d+)\]")
 
 @dataclass(frozen=True)
 class Tools:
-    """Absolute paths of the programs that a build runs."""
+    """Absolute paths of the programs that a build runs. launcher: ccache or its like, or ""."""
 
     cxx: str
     cmake: str
     ninja: str
+    launcher: str = ""
 
 
 def _search_path() -> str:
@@ -69,7 +70,7 @@ def _search_path() -> str:
 
 def find_tools() -> Tools:
     """Find a C++20 compiler, cmake and ninja. Raises CliError that names what is missing."""
-    cxx = _find_compiler()
+    launcher, cxx = _find_compiler()
     found: dict[str, str] = {}
     for name in ("cmake", "ninja"):
         path = shutil.which(name, path=_search_path())
@@ -80,10 +81,12 @@ def find_tools() -> Tools:
                 do="pip install cmake ninja   (vllm-ascend-mrv2[emulator] brings both)",
             )
         found[name] = path
-    return Tools(cxx, found["cmake"], found["ninja"])
+    return Tools(cxx, found["cmake"], found["ninja"], launcher)
 
 
-def _find_compiler() -> str:
+def _find_compiler() -> tuple[str, str]:
+    """The program before the compiler that CXX may name (ccache g++), or "", and the compiler."""
+    launcher = ""
     do = (
         "apt-get install g++   (as root; or your system's C++ compiler, g++ >= 10 or clang++ >= 14)"
     )
@@ -91,7 +94,10 @@ def _find_compiler() -> str:
     if wanted := os.environ.get("CXX", "").strip():
         do = "Name another compiler in CXX (g++ >= 10 or clang++ >= 14), or unset CXX."
         try:
-            candidates = shlex.split(wanted)[:1]
+            words = [word for word in shlex.split(wanted) if not word.startswith("-")]
+            absent = [word for word in words if shutil.which(word) is None]
+            candidates = absent[:1] or words[-1:] or [wanted]
+            launcher = (shutil.which(words[0]) or "") if len(words) > 1 else ""
         except ValueError:  # a quote that does not end
             candidates = [wanted]
     cxx = next((path for name in candidates if (path := shutil.which(name))), None)
@@ -122,7 +128,7 @@ def _find_compiler() -> str:
             why=probe.stderr.strip().splitlines()[-1] if probe.stderr.strip() else "it failed",
             do=do,
         )
-    return cxx
+    return launcher, cxx
 
 
 def jobs() -> int:
@@ -314,6 +320,7 @@ class _Build:
             "-GNinja",
             f"-DCMAKE_MAKE_PROGRAM={self.tools.ninja}",
             f"-DCMAKE_CXX_COMPILER={self.tools.cxx}",
+            f"-DCMAKE_CXX_COMPILER_LAUNCHER={self.tools.launcher}",
             f"-DTORCH_DIR={self.stack.torch_dir}",
             f"-DTORCH_NPU_DIR={self.stack.torch_npu_dir}",
             f"-DOUTPUT_DIR={self.out}",
@@ -335,7 +342,6 @@ class _Build:
     def _step(self, what: str, command: list[str]) -> None:
         """Run one program, its output into the log. Raises CliError with the log's end."""
         environment = {**os.environ, "NINJA_STATUS": "[%f/%t] "}
-        # ccache and distcc wrappers in CXX were resolved to a path already.
         environment.pop("CXX", None)
         with self.log.open("a", encoding="utf-8") as log:
             log.write(f"$ {shlex.join(command)}\n")

@@ -3,8 +3,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import click
 
+from vllm_ascend_mrv2 import envs
+from vllm_ascend_mrv2.cli.console import CliError
 from vllm_ascend_mrv2.cli.contract.commands import contract
 from vllm_ascend_mrv2.cli.doctor.commands import doctor
 from vllm_ascend_mrv2.cli.emulator import emulator
@@ -15,7 +19,18 @@ from vllm_ascend_mrv2.cli.models.commands import models
 from vllm_ascend_mrv2.cli.record import record
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+class _Group(click.Group):
+    """A switch that a command finds wrong is said as any other error."""
+
+    def invoke(self, context: click.Context) -> Any:
+        try:
+            return super().invoke(context)
+        except envs.SwitchError as error:
+            name, _, why = str(error).partition("; ")
+            raise CliError(f"{name}.", why=why) from error
+
+
+@click.group(cls=_Group, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(package_name="vllm-ascend-mrv2")
 def cli() -> None:
     """vLLM on Huawei Ascend NPUs with Model Runner V2, and an emulated Ascend device."""

@@ -49,6 +49,7 @@ constexpr const char* kCounterNames[] = {
     "task_updates",         "captured_nodes",
     "graphs_destroyed",     "external_event_records",
     "external_event_waits", "external_event_resets",
+    "schedule_delays",
 };
 static_assert(std::size(kCounterNames) == static_cast<size_t>(Counter::kCount));
 

@@ -54,9 +54,11 @@
 //    "host_functions", "value_writes", "value_waits", "memsets", "graph_captures", "graph_replays",
 //    "task_updates", "captured_nodes", "graphs_destroyed", "external_event_records",
 //    "external_event_waits", "external_event_resets",
+//    "schedule_delays",
 //        What a stream is asked while it is captured counts as captured_nodes and as nothing else.
 //        task_updates: task groups updated. External events count under event_* too; those of
 //        torch_npu are words of memory and count as value_writes (record, reset) and value_waits.
+//        schedule_delays: times that the adversarial scheduler held a stream back.
 //    "allocations": {"device": {"count": 0, "bytes": 0, "freed": 0, "freed_bytes": 0},
 //                    "pinned": ..., "registered": ..., "physical": ...}}
 #pragma once
@@ -91,6 +93,7 @@ enum class Counter : uint16_t {
   kExternalRecords,
   kExternalWaits,
   kExternalResets,
+  kScheduleDelays,
   kCount,
 };
 

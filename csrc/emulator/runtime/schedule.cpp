@@ -8,6 +8,7 @@
 
 #include "runtime/api.h"
 #include "runtime/config.h"
+#include "runtime/counters.h"
 
 namespace emu {
 namespace {
@@ -36,6 +37,11 @@ std::optional<uint64_t> current_seed() {
   return seed.value.load(std::memory_order_relaxed);
 }
 
+void hold_back(uint32_t us) {
+  count(Counter::kScheduleDelays);
+  std::this_thread::sleep_for(std::chrono::microseconds(us));
+}
+
 }  // namespace
 
 TaskSchedule::TaskSchedule(int device, uint64_t stream) : device_(device), stream_(stream) {}
@@ -53,7 +59,7 @@ void TaskSchedule::before_task() {
   auto seed = current_seed();
   if (!seed) return;
   uint32_t us = delay_us(*seed, device_, stream_, task_++);
-  if (us) std::this_thread::sleep_for(std::chrono::microseconds(us));
+  if (us) hold_back(us);
 }
 
 void TaskSchedule::around_event() {
@@ -61,7 +67,7 @@ void TaskSchedule::around_event() {
   if (!seed) return;
   // Every second time, for 50 us to 1 ms.
   uint64_t r = mix(mix(mix(*seed) ^ stream_) ^ ~task_++);
-  if (r % 2) std::this_thread::sleep_for(std::chrono::microseconds(50 + (r >> 32) % 950));
+  if (r % 2) hold_back(50 + static_cast<uint32_t>((r >> 32) % 950));
 }
 
 }  // namespace emu

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -311,7 +312,18 @@ def test_a_compiler_without_cpp20_is_refused(
     assert e.value.do.startswith("apt-get install g++")
 
 
-@pytest.mark.parametrize("cxx", ["/nonexistent/g++", "/nonexistent/g++ -O2", '"'])
+def test_a_launcher_before_the_compiler(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    ccache = tmp_path / "ccache"
+    ccache.write_text('#!/bin/sh\nexec "$@"\n')
+    ccache.chmod(0o755)
+    monkeypatch.setenv("CXX", f"{ccache} g++ -O1")
+    tools = builder.find_tools()
+    assert (tools.launcher, tools.cxx) == (str(ccache), shutil.which("g++"))
+    monkeypatch.setenv("CXX", "g++ -O1")
+    assert builder.find_tools().launcher == ""
+
+
+@pytest.mark.parametrize("cxx", ["/nonexistent/g++", "/nonexistent/g++ -O2", '"', "-O2"])
 def test_a_cxx_that_names_no_program(monkeypatch: pytest.MonkeyPatch, cxx: str) -> None:
     monkeypatch.setenv("CXX", cxx)
     with pytest.raises(CliError, match="compiler that CXX names was not found") as e:

@@ -126,6 +126,7 @@ def toolkit(tmp_path: Path) -> Path:
     lines = Path("/proc/self/maps").read_text().splitlines()
     path = next(line.split()[-1] for line in lines if line.endswith(f"/{name}"))
     shutil.copy(path, home / "lib64" / "libascendcl.so")
+    (home / "set_env.sh").touch()
     return home
 
 

@@ -265,9 +265,14 @@ def test_vllm_plugins_chooses_among_them() -> None:
 def test_cann_that_is_there_and_not_selected() -> None:
     home = "/usr/local/Ascend/ascend-toolkit/latest"
     error = "OSError: libascendcl.so: cannot open shared object file: No such file or directory"
-    found = only(replace(CARD, cann=Cann(home, "9.1.0", False, load_error=error)), "CANN")
-    assert "the loader does not find its libascendcl.so" in found.says
-    assert found.next_step == f"source {home}/set_env.sh"
+    for script, step in (
+        (f"{home}/set_env.sh", f"source {home}/set_env.sh"),
+        ("", 'eval "$(vllm-ascend-mrv2 emulator env)"'),  # the emulated one has none
+    ):
+        cann = Cann(home, "9.1.0", False, load_error=error, set_env=script)
+        found = only(replace(CARD, cann=cann), "CANN")
+        assert "the loader does not find its libascendcl.so" in found.says
+        assert found.next_step.endswith(step)
 
 
 @pytest.mark.parametrize(
@@ -279,7 +284,8 @@ def test_cann_that_is_there_and_not_selected() -> None:
 )
 def test_cann_that_is_broken_shows_the_loaders_words(home: str, which: str, first: str) -> None:
     error = "OSError: /cann/lib64/libascendcl.so: file too short"
-    broken = Cann(home, "9.1.0", False, load_error=error, is_on_path=True)
+    script = f"{home}/set_env.sh" if home else ""
+    broken = Cann(home, "9.1.0", False, load_error=error, is_on_path=True, set_env=script)
     found = only(replace(CARD, cann=broken), "CANN")
     assert found.says == f"{which} libascendcl.so is found, but cannot be loaded: {error}"
     assert found.next_step == f"{first}install CANN 9.1.0 for aarch64 again"

@@ -216,7 +216,14 @@ def find_cann(environ: Mapping[str, str], root: Path) -> Cann | None:
         is_emulated=loaded.startswith(_EMULATED_SAYS),
         required_driver_hal=hal,
         is_on_path=is_on_path,
+        set_env=_set_env_of(found) if found else "",
     )
+
+
+def _set_env_of(home: Path) -> str:
+    """The script is in the toolkit's folder, or above that where several versions lie in one."""
+    scripts = (home / "set_env.sh", home.parent / "set_env.sh")
+    return next((str(script) for script in scripts if script.is_file()), "")
 
 
 def _home_of(library: Path) -> Path:

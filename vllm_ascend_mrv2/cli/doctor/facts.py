@@ -41,6 +41,7 @@ class Cann:
     version: as its files or its library say, "" where neither does;
     is_loaded: whether libascendcl.so can be loaded; load_error: why not;
     is_on_path: whether the loader's path leads to one, loaded or not;
+    set_env: the script that selects it, or "" where there is none;
     is_emulated: whether it is an emulation's;
     required_driver_hal: the ascendhal version that its files ask of the driver, or "".
     """
@@ -52,6 +53,7 @@ class Cann:
     is_emulated: bool = False
     required_driver_hal: str = ""
     is_on_path: bool = False
+    set_env: str = ""
 
 
 @dataclass(frozen=True)

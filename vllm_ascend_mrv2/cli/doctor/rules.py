@@ -297,7 +297,8 @@ def cann(facts: Facts) -> Iterator[Finding]:
         return
     version = found.version or "of unknown version"
     library = f"{version} in {found.home}: its" if found.home else "a"
-    source = f"source {found.home}/set_env.sh; if that does not help, " if found.home else ""
+    select = f"source {found.set_env}" if found.set_env else _SELECT
+    source = f"{select}; if that does not help, " if found.home else ""
     if not found.is_loaded and found.is_emulated:
         name = match[1] if (match := re.search(r"\b(ASCEND_EMU_\w+)=", found.load_error)) else ""
         yield _problem(
@@ -317,7 +318,7 @@ def cann(facts: Facts) -> Iterator[Finding]:
         yield _problem(
             "CANN",
             f"{version} is in {found.home}, but the loader does not find its libascendcl.so",
-            f"source {found.home}/set_env.sh",
+            select,
         )
     elif not found.is_loaded:
         yield _problem(

@@ -1,0 +1,70 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The folder of an engine's sockets: of its owner alone, gone with it, short enough, or the user's.
+
+That nothing is left of a real server: tests/engine/test_shutdown.py, tests/parallel.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+SCRIPT = """
+import os, pathlib, sys
+from vllm_ascend_mrv2 import socket_folder
+socket_folder.open_for_engines()
+socket_folder.open_for_engines()
+if os.fork() == 0:
+    sys.exit()  # a child's end does not take it away
+os.wait()
+chosen = os.environ.get("VLLM_RPC_BASE_PATH", "")
+if chosen:
+    pathlib.Path(chosen, "socket").touch()
+print(chosen, oct(os.stat(chosen or ".").st_mode & 0o777))
+"""
+
+
+def chosen(folder: Path, **environment: str) -> tuple[str, str]:
+    """The folder that a process chooses which has `folder` for its temporary files; its mode."""
+    ran = subprocess.run(
+        [sys.executable, "-c", SCRIPT],
+        env={"PYTHONPATH": ":".join(sys.path), "TMPDIR": str(folder), **environment},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    path, _, mode = ran.stdout.strip().rpartition(" ")
+    return path, mode
+
+
+@pytest.fixture
+def short() -> Iterator[Path]:
+    """A folder with a shorter name than pytest's."""
+    with tempfile.TemporaryDirectory(prefix="t-") as folder:
+        yield Path(folder)
+
+
+def test_it_is_the_owners_and_goes_with_the_process(short: Path) -> None:
+    path, mode = chosen(short)
+    assert Path(path).parent == short
+    assert mode == "0o700"
+    assert not list(short.iterdir())
+
+
+def test_where_a_path_is_too_long_for_a_socket_core_chooses(tmp_path: Path) -> None:
+    folder = tmp_path / ("x" * 70)
+    folder.mkdir()
+    assert chosen(folder)[0] == ""
+    assert not list(folder.iterdir())
+
+
+def test_what_the_user_has_chosen_stays(short: Path) -> None:
+    mine = short / "mine"
+    mine.mkdir()
+    assert chosen(short, VLLM_RPC_BASE_PATH=str(mine))[0] == str(mine)
+    assert [file.name for file in short.rglob("*")] == ["mine", "socket"]
