@@ -16,6 +16,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.helpers.processes import is_running
 from vllm_ascend_mrv2.builds import Stack
 from vllm_ascend_mrv2.cli import builder
 from vllm_ascend_mrv2.cli.builder import ensure_built
@@ -61,14 +62,6 @@ def _wait_until(condition: Callable[[], bool], seconds: float = 30) -> None:
     while not condition():
         assert time.monotonic() < deadline, "it did not come true"
         time.sleep(0.02)
-
-
-def _is_running(pid: int) -> bool:
-    try:
-        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-    except FileNotFoundError:
-        return False
-    return state != "Z"  # dead, and not yet collected by whoever adopted it
 
 
 def test_builds_once_and_again_when_the_sources_change(
@@ -286,7 +279,7 @@ def test_sigterm_stops_the_compilers_too(project: Path, stack: Stack, tmp_path: 
     process, compiler = _start_compiling(project, stack, tmp_path)
     process.terminate()
     assert process.wait(timeout=30) == 128 + signal.SIGTERM
-    _wait_until(lambda: not _is_running(compiler))
+    _wait_until(lambda: not is_running(compiler))
     assert _toolkits(tmp_path / "cache") == []
 
 
@@ -294,7 +287,7 @@ def test_sigkill_stops_the_compilers_too(project: Path, stack: Stack, tmp_path: 
     process, compiler = _start_compiling(project, stack, tmp_path)
     process.kill()
     process.wait()
-    _wait_until(lambda: not _is_running(compiler), seconds=5)
+    _wait_until(lambda: not is_running(compiler), seconds=5)
 
 
 def test_a_compiler_without_cpp20_is_refused(

@@ -18,6 +18,7 @@ from typing import Any
 
 import pytest
 
+from tests.helpers.processes import is_running
 from tests.unit.cli.evidence.conftest import NAME
 from vllm_ascend_mrv2.cli.evidence import folder as files
 from vllm_ascend_mrv2.cli.evidence import protocol as protocols
@@ -110,13 +111,6 @@ def _wait(condition: Callable[[], bool], seconds: float = 30) -> None:
         time.sleep(0.05)
 
 
-def _is_running(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except FileNotFoundError:
-        return False
-
-
 def test_a_whole_run(case: Case) -> None:
     case.write()
     code, output = case.run()
@@ -124,7 +118,7 @@ def test_a_whole_run(case: Case) -> None:
     sides = [side for _, side, _ in case.servers()]
     assert sides == [s.variant for s in protocols.read(case.folder).schedule()]
     assert {cpus for _, _, cpus in case.servers()} == {str([min(os.sched_getaffinity(0))])}
-    assert not any(_is_running(int(pid)) for pid, _, _ in case.servers())
+    assert not any(is_running(int(pid)) for pid, _, _ in case.servers())
     made = files.read_json(case.folder / "summary.json")
     assert made["verdict"] == "CONFIRMED"
     assert made["candidate_over_baseline"]["tpot"]["mean"]["ratio"] == pytest.approx(0.5)
@@ -148,7 +142,7 @@ def test_killed_and_resumed(case: Case) -> None:
     _wait(lambda: len(case.servers()) == 2 and (partial / "client.log").exists())
     process.kill()
     process.communicate()
-    _wait(lambda: not any(_is_running(int(pid)) for pid, _, _ in case.servers()))
+    _wait(lambda: not any(is_running(int(pid)) for pid, _, _ in case.servers()))
     assert not (case.folder / "summary.json").exists()
     assert "raw/02-slow.partial was never finished" in verify(case.folder)
 
@@ -173,7 +167,7 @@ def test_a_signal_ends_the_server(case: Case, how: signal.Signals) -> None:
     process.send_signal(how)
     process.communicate(timeout=20)
     assert process.returncode != 0
-    assert not _is_running(int(case.servers()[0][0]))
+    assert not is_running(int(case.servers()[0][0]))
     assert not (case.folder / "raw" / "01-quick").exists()
 
 
