@@ -17,7 +17,7 @@ from vllm.logger import init_logger
 from vllm.platforms.interface import Platform, PlatformEnum
 
 import vllm_ascend_mrv2
-from vllm_ascend_mrv2 import envs, last_words, socket_folder
+from vllm_ascend_mrv2 import engine_folder, envs, last_words
 from vllm_ascend_mrv2.compat import (
     bad_words_limit,
     device_argument,
@@ -25,6 +25,7 @@ from vllm_ascend_mrv2.compat import (
     environ_check,
     model_path,
     pins,
+    rendezvous_file,
     triton_gate,
     unknown_parameters,
 )
@@ -261,7 +262,8 @@ class NPUPlatform(Platform):
         vllm_config.kernel_config.enable_jit_warmup = False
         if parallel.worker_cls == "auto":
             parallel.worker_cls = "vllm_ascend_mrv2.worker.NPUWorker"
-        socket_folder.open_for_engines()
+        engine_folder.open_for_engines()
+        rendezvous_file.install()
         # A forked child cannot use a device its parent initialised.
         os.environ.setdefault("VLLM_WORKER_MULTIPROC_METHOD", "spawn")
         # Ray's handler of SIGTERM ends a process by SIGABRT three seconds later, while core still

@@ -20,7 +20,7 @@ ALLOWED: dict[str, set[str]] = {
     "compat": set(),
     "envs": set(),
     "last_words": set(),
-    "socket_folder": set(),
+    "engine_folder": set(),
     "attention": {"compat", "envs"},
     "builds": {"envs"},
     "graph": {"attention", "builds", "compat", "envs", "kernels"},
@@ -37,7 +37,7 @@ ALLOWED: dict[str, set[str]] = {
     "worker": {"compat", "distributed", "envs", "last_words", "runner"},
     "platform": {
         *("attention", "compat", "decisions", "distributed", "envs", "graph"),
-        *("kernels", "last_words", "layers", "runner", "socket_folder", "support"),
+        *("kernels", "last_words", "layers", "runner", "engine_folder", "support"),
     },
     "cli": {"builds", "compat", "decisions", "envs", "graph", "support"},
     "__init__": {"builds", "compat"},

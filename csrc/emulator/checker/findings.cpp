@@ -267,12 +267,27 @@ void load_suppressions() {
   }
 }
 
+namespace {
+
+// Tasks of a device that has failed do not run, and what should have ordered others is not there.
+bool is_after_a_fault(const Finding& finding, const Store& s) {
+  auto is_finding = [](const Known& known) { return known.suppressed_because.empty(); };
+  // Else the first finding may be what has failed the device.
+  if (finding.kind == Kind::kDeadlock || std::ranges::any_of(s.all, is_finding)) return false;
+  return std::ranges::any_of(finding.sides, [](const Side& side) {
+    Device* device = find_device(std::max(side.operation->device, 0), "check");
+    return device && device->failed();
+  });
+}
+
+}  // namespace
+
 void report(const Finding& finding) {
   Store& s = store();
   std::string text;
   {
     std::lock_guard lock(s.mutex);
-    if (s.is_over) return;
+    if (s.is_over || is_after_a_fault(finding, s)) return;
     auto [entry, is_new] = s.index.try_emplace(key_of(finding), s.all.size());
     if (!is_new) {
       Known& known = s.all[entry->second];

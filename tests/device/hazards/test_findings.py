@@ -74,6 +74,13 @@ def test_memory_given_back_in_use(kind: str, use: str, give_back: str) -> None:
     assert found(use + WAIT + give_back + "print(kinds())") == []
 
 
+def test_what_is_torn_down_after_a_fault_is_no_finding() -> None:
+    """Nobody can wait for a device that has failed."""
+    script = FILL + "import time; time.sleep(0.3)\nok(acl.aclrtFree(device))\nprint(kinds())"
+    assert found(script) == ["freed-in-use"]
+    assert found(script, ASCEND_EMU_INJECT="error:memset:1") == []
+
+
 def test_an_operation_on_freed_memory() -> None:
     held = (
         "word = made(acl.aclrtMalloc, size(4096), 0)\n"

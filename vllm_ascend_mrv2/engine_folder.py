@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One folder for the sockets by which the processes of an engine talk, which goes with the engine.
+"""One folder for the files by which the processes of an engine find each other, which goes with it.
 
-Core puts each into the temporary folder under a name of its own, and leaves it there: some after
-every end, all where a process is killed.
+Core puts each into the temporary folder, its sockets and the file where ranks meet, and leaves
+them there: some after every end, all where a process is killed.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The folder of an engine's sockets: of its owner alone, gone with it, short enough, or the user's.
+"""The folder of an engine's processes: its owner's, gone with it, short enough, or the user's.
 
 That nothing is left of a real server: tests/engine/test_shutdown.py, tests/parallel.
 """
@@ -16,9 +16,9 @@ import pytest
 
 SCRIPT = """
 import os, pathlib, sys
-from vllm_ascend_mrv2 import socket_folder
-socket_folder.open_for_engines()
-socket_folder.open_for_engines()
+from vllm_ascend_mrv2 import engine_folder
+engine_folder.open_for_engines()
+engine_folder.open_for_engines()
 if os.fork() == 0:
     sys.exit()  # a child's end does not take it away
 os.wait()
