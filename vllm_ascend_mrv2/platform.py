@@ -25,7 +25,6 @@ from vllm_ascend_mrv2.compat import (
     environ_check,
     model_path,
     pins,
-    rendezvous_file,
     triton_gate,
     unknown_parameters,
 )
@@ -263,7 +262,6 @@ class NPUPlatform(Platform):
         if parallel.worker_cls == "auto":
             parallel.worker_cls = "vllm_ascend_mrv2.worker.NPUWorker"
         engine_folder.open_for_engines()
-        rendezvous_file.install()
         # A forked child cannot use a device its parent initialised.
         os.environ.setdefault("VLLM_WORKER_MULTIPROC_METHOD", "spawn")
         # Ray's handler of SIGTERM ends a process by SIGABRT three seconds later, while core still

@@ -7,7 +7,9 @@ Device bring-up only; what happens in a step belongs to runner/.
 from __future__ import annotations
 
 from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import torch
 from vllm.platforms import current_platform
@@ -16,6 +18,7 @@ from vllm.utils.torch_utils import set_random_seed
 from vllm.v1.worker.gpu_worker import Worker, init_worker_distributed_environment
 from vllm.v1.worker.worker_base import CompilationTimes
 
+from vllm_ascend_mrv2 import engine_folder
 from vllm_ascend_mrv2.compat import (
     adapter_weights,
     bert_token_types,
@@ -54,6 +57,8 @@ class NPUWorker(Worker):
         Raises RuntimeError where local_rank names no visible NPU, HcclMissingError without HCCL.
         """
         self._claim_device()
+        if (place := urlsplit(self.distributed_init_method)).scheme == "file":
+            engine_folder.goes_too(Path(place.path))
         current_platform.check_if_supports_dtype(self.model_config.dtype)
         require_hccl()
         init_worker_distributed_environment(

@@ -15,7 +15,7 @@ import subprocess
 import sysconfig
 import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -76,7 +76,6 @@ class Server:
     log: Path
     port: int = field(default_factory=free_port)
     process: subprocess.Popen[bytes] | None = None
-    _shared_before: set[Path] = field(default_factory=set)
     # Of its own, with a short name: sockets lie there.
     _temporary: Path | None = None
 
@@ -91,7 +90,6 @@ class Server:
 
     def start(self) -> None:
         """Raises ServerError, with the log, where it ends or is not healthy in time."""
-        self._shared_before = set(SHARED_MEMORY.iterdir())
         self._temporary = Path(tempfile.mkdtemp(prefix="served-"))
         mine = {MARK: str(self._temporary), "TMPDIR": str(self._temporary)}
         with self.log.open("wb") as log:
@@ -155,18 +153,29 @@ class Server:
         except (ProcessLookupError, psutil.Error):
             return False
 
-    def left(self) -> list[str]:
-        """What is there now that it has ended, and was not before it started.
+    def shared_memory(self) -> set[Path]:
+        """Files in /dev/shm that a process of the server has open or mapped."""
+        found = set()
+        for process in self.processes():
+            root = Path("/proc", str(process.pid))
+            try:
+                maps = root.joinpath("maps").read_text().splitlines()
+                found |= {Path(line.split(maxsplit=5)[5]) for line in maps if "/shm/" in line}
+                found |= {fd.readlink() for fd in root.joinpath("fd").iterdir()}
+            except OSError:  # it has just ended
+                continue
+        return {path for path in found if path.parent == SHARED_MEMORY and path.exists()}
 
-        Processes, shared memory that nobody has open (other programs of this machine use it, too),
-        temporary files; Ray keeps the logs of its sessions.
+    def left(self, shared_memory: Iterable[Path]) -> list[str]:
+        """What is still there of it: processes, this shared memory, temporary files.
+
+        Ray keeps the logs of its sessions.
         """
         assert self._temporary is not None
-        shared = set(SHARED_MEMORY.iterdir()) - self._shared_before
         files = [path for path in self._temporary.rglob("*") if not path.is_dir()]
         return [
             *(" ".join(process.cmdline()) for process in self.processes()),
-            *(str(path) for path in shared if not _is_open(path)),
+            *(str(path) for path in shared_memory if path.exists()),
             *(str(path) for path in files if path.relative_to(self._temporary).parts[0] != "ray"),
         ]
 
@@ -205,17 +214,3 @@ class Server:
 
     def _failed(self, what: str) -> ServerError:
         return ServerError(f"`{' '.join(self.command())}` {what}. Its log ends:\n{self.log_tail()}")
-
-
-def _is_open(file: Path) -> bool:
-    """Whether a process has it open or mapped, or it has just gone."""
-    for process in psutil.process_iter():
-        root = Path("/proc", str(process.pid))
-        try:
-            if str(file) in root.joinpath("maps").read_text():
-                return True
-            if file in [fd.readlink() for fd in root.joinpath("fd").iterdir()]:
-                return True
-        except OSError:  # it has just ended, or is another user's
-            continue
-    return not file.exists()

@@ -11,7 +11,7 @@ from __future__ import annotations
 import signal
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -93,12 +93,12 @@ def start(checkpoint: Path, log: Path, **environment: str) -> Server:
     return server
 
 
-def ends(server: Server) -> None:
+def ends(server: Server, shared_memory: Iterable[Path]) -> None:
     """The server ends by itself with an error, and so does all that it started; nothing is left."""
     assert server.process is not None
     server.process.wait(LIMIT_S + END_S)
     deadline = time.monotonic() + END_S
-    while (left := server.left()) and time.monotonic() < deadline:
+    while (left := server.left(shared_memory)) and time.monotonic() < deadline:
         time.sleep(0.1)
     assert not left, left
     assert server.process.returncode != 0, "a supervisor would take this end for one asked for"
@@ -122,6 +122,7 @@ def test_a_device_fault_is_told_to_every_client(
         with ThreadPoolExecutor(4) as pool:
             long = [pool.submit(stream.run), *(pool.submit(ask, server, LONG) for _ in range(2))]
             stream.begun.wait(END_S)
+            shared_memory = server.shared_memory()
             assert ask(server, 4) == "done"  # long before the fault
             errors = [request.result() for request in long]
         for error in errors:
@@ -129,7 +130,7 @@ def test_a_device_fault_is_told_to_every_client(
         assert all(error.startswith("500: ") for error in errors[1:]), errors
         limit_s = LIMIT_S if fault == "stuck" else 0
         assert limit_s <= stream.silent_s < limit_s + END_S / 4
-        ends(server)
+        ends(server, shared_memory)
     finally:
         server.kill()
 
@@ -144,6 +145,7 @@ def test_a_killed_engine_is_told_to_every_client(
     with ThreadPoolExecutor(3) as pool:
         long = [pool.submit(stream.run), pool.submit(ask, server, LONG)]
         stream.begun.wait(END_S)
+        shared_memory = server.shared_memory()
         assert ask(server, 2) == "done"
         engine = [p for p in server.processes() if "EngineCore" in "".join(p.cmdline())]
         assert len(engine) == 1
@@ -152,7 +154,7 @@ def test_a_killed_engine_is_told_to_every_client(
     for error in errors:
         assert "It left no reason, as a process that is killed does." in error
     assert stream.silent_s < END_S / 4
-    ends(server)
+    ends(server, shared_memory)
 
 
 @pytest.mark.long
@@ -166,6 +168,7 @@ def test_a_device_out_of_memory_is_told_to_every_client(
         with ThreadPoolExecutor(2) as pool:
             long = pool.submit(stream.run)
             stream.begun.wait(END_S)
+            shared_memory = server.shared_memory()
             assert ask(server, 20) == "done"
             assert not long.done()
             with pytest.raises(openai.APIStatusError) as failed:
@@ -180,6 +183,6 @@ def test_a_device_out_of_memory_is_told_to_every_client(
             for error in (failed.value.message, long.result()):
                 assert "out of memory" in error
         assert stream.silent_s < END_S / 4
-        ends(server)
+        ends(server, shared_memory)
     finally:
         server.kill()

@@ -81,6 +81,7 @@ def check_end(server: Server, how: signal.Signals, *, drains: bool) -> None:
     try:
         assert server.process is not None
         assert len(server.processes()) >= 2, "an engine process was expected beside the server"
+        shared_memory = server.shared_memory()
         client = Client()
         with ThreadPoolExecutor(1) as pool:
             answered = pool.submit(client.stream, server)
@@ -91,7 +92,7 @@ def check_end(server: Server, how: signal.Signals, *, drains: bool) -> None:
                 client.leave()
             server.process.wait(STOP_TIMEOUT_S)
             assert answered.result() == drains
-        while (left := server.left()) and time.monotonic() - begin < STOP_TIMEOUT_S:
+        while (left := server.left(shared_memory)) and time.monotonic() - begin < STOP_TIMEOUT_S:
             time.sleep(0.1)
         assert not left, left
         engine = [line for line in server.log_tail(300).splitlines() if "EngineCore" in line]

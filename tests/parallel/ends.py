@@ -32,15 +32,11 @@ def ranks(server: Server) -> list[psutil.Process]:
     raise AssertionError(f"no ranks among {[title(process) for process in processes]}")
 
 
-def assert_nothing_is_left(server: Server) -> None:
-    """After GONE_S at the latest."""
-    deadline = time.monotonic() + GONE_S
-    while (left := server.left()) and time.monotonic() < deadline:
-        time.sleep(0.1)
-    assert not left, left
-
-
 def stops_and_leaves_nothing(server: Server) -> None:
     """Ask it to stop: it ends with 0, and all that it started and shared is gone by itself."""
+    shared_memory = server.shared_memory()
     assert server.end(timeout_s=END_S) == 0, server.log_tail()
-    assert_nothing_is_left(server)
+    deadline = time.monotonic() + GONE_S
+    while (left := server.left(shared_memory)) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    assert not left, left

@@ -83,12 +83,13 @@ def test_a_killed_rank_ends_the_server(
             streamed = [pool.submit(stream.run) for stream in streams]
             answers = [pool.submit(ask, server, LONG) for _ in range(CLIENTS // 2)]
             assert all(stream.begun.wait(END_S) for stream in streams)
+            shared_memory = server.shared_memory()
             ranks(server)[-1].send_signal(signal.SIGKILL)
             killed = time.monotonic()
             told = [answer.result() for answer in [*streamed, *answers]]
         assert time.monotonic() - killed < LIMIT_S + END_S
         assert all("It said: " in how or "It left no reason" in how for how in told), told
         assert all(how.startswith("500: ") for how in told[len(streamed) :]), told
-        ends(server)
+        ends(server, shared_memory)
     finally:
         server.kill()

@@ -34,7 +34,7 @@ ALLOWED: dict[str, set[str]] = {
     "decisions": {
         *("attention", "compat", "envs", "graph", "kernels", "layers", "runner", "support"),
     },
-    "worker": {"compat", "distributed", "envs", "last_words", "runner"},
+    "worker": {"compat", "distributed", "engine_folder", "envs", "last_words", "runner"},
     "platform": {
         *("attention", "compat", "decisions", "distributed", "envs", "graph"),
         *("kernels", "last_words", "layers", "runner", "engine_folder", "support"),

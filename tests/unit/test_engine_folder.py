@@ -22,6 +22,10 @@ engine_folder.open_for_engines()
 if os.fork() == 0:
     sys.exit()  # a child's end does not take it away
 os.wait()
+met = pathlib.Path(os.environ["TMPDIR"], "where-ranks-meet")
+met.touch()
+engine_folder.goes_too(met)
+engine_folder.goes_too(met)
 chosen = os.environ.get("VLLM_RPC_BASE_PATH", "")
 if chosen:
     pathlib.Path(chosen, "socket").touch()
@@ -60,11 +64,11 @@ def test_where_a_path_is_too_long_for_a_socket_core_chooses(tmp_path: Path) -> N
     folder = tmp_path / ("x" * 70)
     folder.mkdir()
     assert chosen(folder)[0] == ""
-    assert not list(folder.iterdir())
+    assert [file.name for file in folder.iterdir()] == ["where-ranks-meet"]
 
 
 def test_what_the_user_has_chosen_stays(short: Path) -> None:
     mine = short / "mine"
     mine.mkdir()
     assert chosen(short, VLLM_RPC_BASE_PATH=str(mine))[0] == str(mine)
-    assert [file.name for file in short.rglob("*")] == ["mine", "socket"]
+    assert {file.name for file in short.rglob("*")} == {"mine", "socket", "where-ranks-meet"}
