@@ -68,6 +68,14 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
+def title(process: psutil.Process) -> str:
+    """The first word of its command line, which vLLM and Ray set; "" where it has just ended."""
+    try:
+        return next(iter(process.cmdline()), "")
+    except psutil.Error:
+        return ""
+
+
 @dataclass
 class Server:
     """One running server. `start` returns when it is healthy; `stop` always ends its group."""
@@ -174,7 +182,7 @@ class Server:
         assert self._temporary is not None
         files = [path for path in self._temporary.rglob("*") if not path.is_dir()]
         return [
-            *(" ".join(process.cmdline()) for process in self.processes()),
+            *(f"{process.pid} {title(process)}" for process in self.processes()),
             *(str(path) for path in shared_memory if path.exists()),
             *(str(path) for path in files if path.relative_to(self._temporary).parts[0] != "ray"),
         ]

@@ -7,20 +7,12 @@ import time
 
 import psutil
 
-from tests.engine.server import Server
+from tests.engine.server import Server, title
 
 END_S = 60  # several ranks on a busy machine; core gives its workers 5 s before it kills them
 # Ray's helpers look every few seconds whether it is gone.
 GONE_S = 30
 RANKS = ("VLLM::Worker", "ray::RayWorkerProc", "VLLM::EngineCore")
-
-
-def title(process: psutil.Process) -> str:
-    """The first word of its command line, which vLLM and Ray set; "" where it has just ended."""
-    try:
-        return next(iter(process.cmdline()), "")
-    except psutil.Error:
-        return ""
 
 
 def ranks(server: Server) -> list[psutil.Process]:
