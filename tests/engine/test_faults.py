@@ -17,12 +17,11 @@ from dataclasses import replace
 from pathlib import Path
 
 import openai
-import psutil
 import pytest
 
 from tests.engine.cases import SMOLLM2, Case
 from tests.engine.conftest import ServerPool
-from tests.engine.server import MODEL_NAME, Server
+from tests.engine.server import MODEL_NAME, Server, title
 
 CASE = Case("llama")
 LIMIT_S = 3
@@ -147,9 +146,9 @@ def test_a_killed_engine_is_told_to_every_client(
         stream.begun.wait(END_S)
         shared_memory = server.shared_memory()
         assert ask(server, 2) == "done"
-        engine = [p for p in server.processes() if "EngineCore" in "".join(p.cmdline())]
+        engine = [p for p in server.processes() if "EngineCore" in title(p)]
         assert len(engine) == 1
-        psutil.Process(engine[0].pid).send_signal(signal.SIGKILL)
+        engine[0].send_signal(signal.SIGKILL)
         errors = [request.result() for request in long]
     for error in errors:
         assert "It left no reason, as a process that is killed does." in error
