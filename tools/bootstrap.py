@@ -23,6 +23,7 @@ import time
 import tomllib
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from itertools import takewhile
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -129,12 +130,19 @@ def missing_system_packages(*, compiler: bool) -> list[str]:
 
 
 def _compilers() -> list[str]:
-    """Names of the compilers that are looked for: what CXX names, and nothing else if it does."""
+    """Names of the compilers that are looked for: what CXX names, and nothing else if it does.
+
+    It may name others before it (ccache g++): the first that is absent is looked for.
+    """
     wanted = os.environ.get("CXX", "").strip()
+    if not wanted:
+        return ["c++", "g++", "clang++"]
     try:
-        return shlex.split(wanted)[:1] or ["c++", "g++", "clang++"]
+        words = list(takewhile(lambda word: not word.startswith("-"), shlex.split(wanted)))
     except ValueError:  # a quote that does not end
-        return [wanted]
+        words = []
+    absent = [word for word in words if shutil.which(word) is None]
+    return absent[:1] or words[-1:] or [wanted]
 
 
 def wrong_cxx() -> str:

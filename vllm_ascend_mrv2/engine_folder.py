@@ -8,8 +8,10 @@ there: some after every end, all where a process is killed.
 from __future__ import annotations
 
 import atexit
+import multiprocessing
 import os
 import shutil
+import sys
 import tempfile
 from contextlib import suppress
 from pathlib import Path
@@ -19,21 +21,33 @@ _CORES_SETTING = "VLLM_RPC_BASE_PATH"
 _PLACE = "_VLLM_ASCEND_MRV2_ENGINE_FOLDER"
 _LONGEST_PATH = 107  # of a socket: sun_path of unix(7), with its end
 _LONGEST_NAME = 37  # "/" and the UUID that core gives a socket
+_is_open = False  # here, or in what this process was forked from
 
 
 def open_for_engines() -> None:
-    """For what this process starts, unless a process before it or the user has chosen. Idempotent.
+    """For what this process starts, unless the user has chosen. Idempotent.
 
-    It goes at this process's end, but not where it is killed.
+    It goes at this process's end, but not where it is killed. Processes of its engines use it, too;
+    another program that this one starts, a server of its own, makes its own.
     """
-    if _CORES_SETTING in os.environ:
+    global _is_open
+    is_ours = _PLACE in os.environ
+    is_the_users = _CORES_SETTING in os.environ and not is_ours
+    if _is_open or is_the_users or (is_ours and _belongs_to_an_engine()):
         return
     folder = tempfile.mkdtemp(prefix="vllm-")
     if len(os.fsencode(folder)) + _LONGEST_NAME > _LONGEST_PATH:
         Path(folder).rmdir()
         return
+    _is_open = True
     os.environ[_CORES_SETTING] = os.environ[_PLACE] = folder
     atexit.register(_remove, Path(folder), os.getpid())
+
+
+def _belongs_to_an_engine() -> bool:
+    """Whether core, or Ray for it, has started this process; it is no program of its own."""
+    ray = sys.modules.get("ray")
+    return multiprocessing.parent_process() is not None or bool(ray and ray.is_initialized())
 
 
 def goes_too(file: Path) -> None:

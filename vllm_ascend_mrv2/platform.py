@@ -251,7 +251,9 @@ class NPUPlatform(Platform):
         support.refuse([*problems, *vllm_ascend_mrv2.contract_problems()])
         support.refuse(support.refusals_for(vllm_config))
         parallel = vllm_config.parallel_config
-        if not (parallel.use_ray and cls._in_a_program_of_ray()):
+        # Ray's workers see what Ray gives them, unless this process sees all that the machine has.
+        sees_all = cls.device_control_env_var not in os.environ
+        if sees_all or not parallel.use_ray:
             support.refuse(support.device_problems(parallel, torch.npu.device_count()))
         try:
             input_copy_of(vllm_config)
@@ -270,12 +272,6 @@ class NPUPlatform(Platform):
         cls._has_watermark = vllm_config.watermark_config is not None
         if vllm_config.model_config is not None:
             logger.info("\n%s", decisions.as_table(decisions.collect(vllm_config)))
-
-    @staticmethod
-    def _in_a_program_of_ray() -> bool:
-        """Whether Ray runs already: what it gives its workers need not be visible here."""
-        ray = sys.modules.get("ray")
-        return ray is not None and bool(ray.is_initialized())
 
     @classmethod
     def validate_environ(cls, hard_fail: bool) -> None:

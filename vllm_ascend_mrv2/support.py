@@ -540,7 +540,7 @@ def device_problems(parallel_config: Any, visible: int) -> list[str]:
     """
     engines = 1
     if parallel_config.data_parallel_rank_local is None:
-        engines = max(1, parallel_config.data_parallel_size_local)
+        engines = parallel_config.data_parallel_size_local
     needed = engines * parallel_config.world_size
     if needed <= visible:
         return []

@@ -28,9 +28,9 @@ VLLM = Path(sysconfig.get_path("scripts"), "vllm")
 MODEL_NAME = "served"
 START_TIMEOUT_S = 580  # 15 s where nothing else runs; below pytest's own limit
 STOP_TIMEOUT_S = 20  # also what the shutdown test demands
-# Made once: httpx would read the system's certificates at every look at a server that starts.
 SHARED_MEMORY = Path("/dev/shm")
 MARK = "STARTED_BY_THE_TESTS"
+# Made once: httpx would read the system's certificates at every look at a server that starts.
 NO_TLS = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
 
 
@@ -98,6 +98,7 @@ class Server:
 
     def start(self) -> None:
         """Raises ServerError, with the log, where it ends or is not healthy in time."""
+        self._remove_temporary()
         self._temporary = Path(tempfile.mkdtemp(prefix="served-"))
         mine = {MARK: str(self._temporary), "TMPDIR": str(self._temporary)}
         with self.log.open("wb") as log:
@@ -174,17 +175,24 @@ class Server:
                 continue
         return {path for path in found if path.parent == SHARED_MEMORY and path.exists()}
 
-    def left(self, shared_memory: Iterable[Path]) -> list[str]:
-        """What is still there of it: processes, this shared memory, temporary files.
+    def assert_nothing_is_left(self, shared_memory: Iterable[Path], within_s: float) -> None:
+        """No process of it, none of this shared memory and no temporary file, soon at least."""
+        deadline = time.monotonic() + within_s
+        while (left := self._left(shared_memory)) and time.monotonic() < deadline:
+            time.sleep(0.1)
+        assert not left, left
 
-        Ray keeps the logs of its sessions.
-        """
+    def _left(self, shared_memory: Iterable[Path]) -> list[str]:
         assert self._temporary is not None
-        files = [path for path in self._temporary.rglob("*") if not path.is_dir()]
+        files = []
+        for folder, folders, names in os.walk(self._temporary):
+            if Path(folder) == self._temporary and "ray" in folders:
+                folders.remove("ray")  # which keeps the logs of its sessions
+            files += [os.path.join(folder, name) for name in names]  # noqa: PTH118
         return [
             *(f"{process.pid} {title(process)}" for process in self.processes()),
             *(str(path) for path in shared_memory if path.exists()),
-            *(str(path) for path in files if path.relative_to(self._temporary).parts[0] != "ray"),
+            *files,
         ]
 
     def end(self, how: signal.Signals = signal.SIGTERM, timeout_s: float = STOP_TIMEOUT_S) -> int:
@@ -214,6 +222,9 @@ class Server:
             except psutil.NoSuchProcess:
                 continue
         self.process.wait(30)
+        self._remove_temporary()
+
+    def _remove_temporary(self) -> None:
         if self._temporary is not None:
             shutil.rmtree(self._temporary, ignore_errors=True)
 

@@ -96,10 +96,7 @@ def ends(server: Server, shared_memory: Iterable[Path]) -> None:
     """The server ends by itself with an error, and so does all that it started; nothing is left."""
     assert server.process is not None
     server.process.wait(LIMIT_S + END_S)
-    deadline = time.monotonic() + END_S
-    while (left := server.left(shared_memory)) and time.monotonic() < deadline:
-        time.sleep(0.1)
-    assert not left, left
+    server.assert_nothing_is_left(shared_memory, within_s=END_S)
     assert server.process.returncode != 0, "a supervisor would take this end for one asked for"
 
 

@@ -92,9 +92,7 @@ def check_end(server: Server, how: signal.Signals, *, drains: bool) -> None:
                 client.leave()
             server.process.wait(STOP_TIMEOUT_S)
             assert answered.result() == drains
-        while (left := server.left(shared_memory)) and time.monotonic() - begin < STOP_TIMEOUT_S:
-            time.sleep(0.1)
-        assert not left, left
+        server.assert_nothing_is_left(shared_memory, begin + STOP_TIMEOUT_S - time.monotonic())
         engine = [line for line in server.log_tail(300).splitlines() if "EngineCore" in line]
         assert not [line for line in engine if "Traceback" in line], server.log_tail(200)
         assert not server.is_healthy()

@@ -3,8 +3,6 @@
 
 from __future__ import annotations
 
-import time
-
 import psutil
 
 from tests.engine.server import Server, title
@@ -28,7 +26,4 @@ def stops_and_leaves_nothing(server: Server) -> None:
     """Ask it to stop: it ends with 0, and all that it started and shared is gone by itself."""
     shared_memory = server.shared_memory()
     assert server.end(timeout_s=END_S) == 0, server.log_tail()
-    deadline = time.monotonic() + GONE_S
-    while (left := server.left(shared_memory)) and time.monotonic() < deadline:
-        time.sleep(0.1)
-    assert not left, left
+    server.assert_nothing_is_left(shared_memory, within_s=GONE_S)

@@ -16,6 +16,12 @@ import torch
 from tests.helpers.emulated import Step, acl, counters, reset_counters
 
 
+def _only_decodes(step: Any) -> bool:
+    """Whether no request of a scheduled step begins, comes back, or has more than a token."""
+    is_steady = not step.scheduled_new_reqs and not step.scheduled_cached_reqs.resumed_req_ids
+    return is_steady and set(step.num_scheduled_tokens.values()) == {1}
+
+
 class InRanks:
     """Of core's worker extension: `self` is the worker."""
 
@@ -41,6 +47,7 @@ class InRanks:
     def mark_steps(self) -> None:
         """Count each step of the runner with requests from here on by itself."""
         runner, numbers = self.model_runner, itertools.count()
+        runner.only_decodes = []
         execute, sample = runner.execute_model, runner.sample_tokens
 
         def marked_execute(scheduler_output: Any, *args: Any, **kwargs: Any) -> Any:
@@ -48,6 +55,7 @@ class InRanks:
             if scheduler_output.total_num_scheduled_tokens and not kwargs.get("dummy_run"):
                 runner.marked = Step(f"step {next(numbers)}")
                 runner.marked.__enter__()
+                runner.only_decodes.append(_only_decodes(scheduler_output))
             return execute(scheduler_output, *args, **kwargs)
 
         def marked_sample(*args: Any, **kwargs: Any) -> Any:
@@ -74,6 +82,7 @@ class InRanks:
             copied = mine["copies"]
             made.append(
                 {
+                    "decodes": self.model_runner.only_decodes[number],
                     "waits": mine["host_wait_count"],
                     "replays": mine["graph_replays"],
                     **{

@@ -35,15 +35,20 @@ print(chosen, oct(os.stat(chosen or ".").st_mode & 0o777))
 
 def chosen(folder: Path, **environment: str) -> tuple[str, str]:
     """The folder that a process chooses which has `folder` for its temporary files; its mode."""
+    path, _, mode = run(SCRIPT, folder, **environment).rpartition(" ")
+    return path, mode
+
+
+def run(script: str, folder: Path, **environment: str) -> str:
+    """What it prints, with `folder` for its temporary files."""
     ran = subprocess.run(
-        [sys.executable, "-c", SCRIPT],
+        [sys.executable, "-c", script],
         env={"PYTHONPATH": ":".join(sys.path), "TMPDIR": str(folder), **environment},
-        capture_output=True,
+        stdout=subprocess.PIPE,
         text=True,
         check=True,
     )
-    path, _, mode = ran.stdout.strip().rpartition(" ")
-    return path, mode
+    return ran.stdout.strip()
 
 
 @pytest.fixture
@@ -72,3 +77,44 @@ def test_what_the_user_has_chosen_stays(short: Path) -> None:
     mine.mkdir()
     assert chosen(short, VLLM_RPC_BASE_PATH=str(mine))[0] == str(mine)
     assert {file.name for file in short.rglob("*")} == {"mine", "socket", "where-ranks-meet"}
+
+
+def test_a_program_that_is_started_has_its_own(short: Path) -> None:
+    """It may outlive the one that has started it, which takes its folder away."""
+    started = f"""
+import os, subprocess, sys
+from vllm_ascend_mrv2 import engine_folder
+engine_folder.open_for_engines()
+mine = os.environ["VLLM_RPC_BASE_PATH"]
+ran = subprocess.run([sys.executable, "-c", {SCRIPT!r}], capture_output=True, text=True, check=True)
+print(mine, ran.stdout.split()[0], os.path.isdir(mine))
+"""
+    mine, other, is_there = run(started, short).split()
+    assert mine != other
+    assert is_there == "True"
+    assert not list(short.glob("vllm-*"))
+
+
+def test_a_process_of_the_engine_has_that_of_its_parent(short: Path) -> None:
+    spawned = """
+import multiprocessing, os
+from vllm_ascend_mrv2 import engine_folder
+
+def say():
+    engine_folder.open_for_engines()
+    print(os.environ["VLLM_RPC_BASE_PATH"], flush=True)
+
+if __name__ == "__main__":
+    engine_folder.open_for_engines()
+    say()
+    child = multiprocessing.get_context("spawn").Process(target=say)
+    child.start()
+    child.join()
+    say()
+"""
+    (short / "program.py").write_text(spawned)
+    said = run(
+        f"import runpy; runpy.run_path({str(short / 'program.py')!r}, run_name='__main__')", short
+    )
+    assert len(said.split()) == 3
+    assert len(set(said.split())) == 1

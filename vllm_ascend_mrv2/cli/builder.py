@@ -25,6 +25,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
+from itertools import takewhile
 from pathlib import Path
 from types import FrameType
 
@@ -54,7 +55,10 @@ _NINJA_STATUS = re.compile(r"^\[(\d+)/(\d+)\]")
 
 @dataclass(frozen=True)
 class Tools:
-    """Absolute paths of the programs that a build runs. launcher: ccache or its like, or ""."""
+    """Absolute paths of the programs that a build runs.
+
+    launcher: those that CXX names before the compiler (ccache), as CMake takes them, or "".
+    """
 
     cxx: str
     cmake: str
@@ -85,7 +89,7 @@ def find_tools() -> Tools:
 
 
 def _find_compiler() -> tuple[str, str]:
-    """The program before the compiler that CXX may name (ccache g++), or "", and the compiler."""
+    """What CXX names before the compiler, with `;` between, and the compiler."""
     launcher = ""
     do = (
         "apt-get install g++   (as root; or your system's C++ compiler, g++ >= 10 or clang++ >= 14)"
@@ -94,10 +98,10 @@ def _find_compiler() -> tuple[str, str]:
     if wanted := os.environ.get("CXX", "").strip():
         do = "Name another compiler in CXX (g++ >= 10 or clang++ >= 14), or unset CXX."
         try:
-            words = [word for word in shlex.split(wanted) if not word.startswith("-")]
+            words = list(takewhile(lambda word: not word.startswith("-"), shlex.split(wanted)))
             absent = [word for word in words if shutil.which(word) is None]
             candidates = absent[:1] or words[-1:] or [wanted]
-            launcher = (shutil.which(words[0]) or "") if len(words) > 1 else ""
+            launcher = ";".join(shutil.which(word) or word for word in words[:-1])
         except ValueError:  # a quote that does not end
             candidates = [wanted]
     cxx = next((path for name in candidates if (path := shutil.which(name))), None)
@@ -320,11 +324,12 @@ class _Build:
             "-GNinja",
             f"-DCMAKE_MAKE_PROGRAM={self.tools.ninja}",
             f"-DCMAKE_CXX_COMPILER={self.tools.cxx}",
-            f"-DCMAKE_CXX_COMPILER_LAUNCHER={self.tools.launcher}",
             f"-DTORCH_DIR={self.stack.torch_dir}",
             f"-DTORCH_NPU_DIR={self.stack.torch_npu_dir}",
             f"-DOUTPUT_DIR={self.out}",
         ]
+        if self.tools.launcher:
+            configure.append(f"-DCMAKE_CXX_COMPILER_LAUNCHER={self.tools.launcher}")
         self._step("configuring", configure)
         self._step("compiling", [self.tools.ninja, "-C", str(tree), f"-j{jobs()}"])
         missing = [

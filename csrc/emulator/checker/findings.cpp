@@ -11,6 +11,7 @@
 #include <fstream>
 #include <map>
 #include <mutex>
+#include <set>
 #include <sstream>
 
 #include "checker/order.h"
@@ -70,6 +71,7 @@ struct Store {
   std::vector<Suppression> suppressions;
   std::map<std::string, size_t> index;  // by what makes two findings the same
   std::vector<Known> all;
+  std::set<const Device*> failed_by_findings;
   bool is_over = false;  // the program has ended
 };
 
@@ -269,25 +271,31 @@ void load_suppressions() {
 
 namespace {
 
+// The device of a finding, which may be between the host and a device; null where there is none.
+Device* device_of(const Finding& finding) {
+  for (const Side& side : finding.sides) {
+    if (Device* device = find_device(std::max(side.operation->device, 0), "check")) return device;
+  }
+  return find_device(0, "check");
+}
+
 // Tasks of a device that has failed do not run, and what should have ordered others is not there.
-bool is_after_a_fault(const Finding& finding, const Store& s) {
-  auto is_finding = [](const Known& known) { return known.suppressed_because.empty(); };
-  // Else the first finding may be what has failed the device.
-  if (finding.kind == Kind::kDeadlock || std::ranges::any_of(s.all, is_finding)) return false;
-  return std::ranges::any_of(finding.sides, [](const Side& side) {
-    Device* device = find_device(std::max(side.operation->device, 0), "check");
-    return device && device->failed();
-  });
+bool is_after_a_fault(const Finding& finding, const Device* device, const Store& s) {
+  return finding.kind != Kind::kDeadlock && device && device->failed() &&
+         !s.failed_by_findings.contains(device);
 }
 
 }  // namespace
 
 void report(const Finding& finding) {
   Store& s = store();
+  Device* device = device_of(finding);
+  // A deadlock never ends by itself: better an error than a hang, in either mode.
+  const bool is_error = config().check == CheckMode::kStrict || finding.kind == Kind::kDeadlock;
   std::string text;
   {
     std::lock_guard lock(s.mutex);
-    if (s.is_over || is_after_a_fault(finding, s)) return;
+    if (s.is_over) return;
     auto [entry, is_new] = s.index.try_emplace(key_of(finding), s.all.size());
     if (!is_new) {
       Known& known = s.all[entry->second];
@@ -296,6 +304,9 @@ void report(const Finding& finding) {
       text = as_text(known.finding, entry->second + 1);
     } else {
       Known& known = s.all.emplace_back(Known{finding, 1, ""});
+      if (is_after_a_fault(finding, device, s)) {
+        known.suppressed_because = "after a fault of the device";
+      }
       for (const Suppression& suppression : s.suppressions) {
         if (matches(suppression, finding)) known.suppressed_because = suppression.reason;
       }
@@ -305,16 +316,9 @@ void report(const Finding& finding) {
       std::fputs(text.c_str(), stderr);
       std::fflush(stderr);
     }
+    if (is_error) s.failed_by_findings.insert(device);
   }
-  // A deadlock never ends by itself: better an error than a hang, in either mode.
-  if (config().check != CheckMode::kStrict && finding.kind != Kind::kDeadlock) return;
-  for (const Side& side : finding.sides) {
-    if (Device* device = find_device(std::max(side.operation->device, 0), "check")) {
-      device->set_failed(text);
-      return;
-    }
-  }
-  if (Device* device = find_device(0, "check")) device->set_failed(text);
+  if (is_error && device) device->set_failed(text);
 }
 
 int end_of_program(int status) {
@@ -344,6 +348,7 @@ void forget_findings() {
   std::lock_guard lock(s.mutex);
   s.index.clear();
   s.all.clear();
+  s.failed_by_findings.clear();
 }
 
 }  // namespace emu::check

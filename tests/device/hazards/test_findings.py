@@ -35,10 +35,13 @@ def made(create, *arguments):
 def size(n):
     return ctypes.c_size_t(n)
 
-def kinds():
+def report():
     buffer = ctypes.create_string_buffer(1 << 20)
     acl.emu_check_json(buffer, 1 << 20)
-    return [finding["kind"] for finding in json.loads(buffer.value)["findings"]]
+    return json.loads(buffer.value)
+
+def kinds():
+    return [finding["kind"] for finding in report()["findings"]]
 
 ok(acl.aclrtSetDevice(0))
 stream, other = made(acl.aclrtCreateStream), made(acl.aclrtCreateStream)
@@ -79,6 +82,10 @@ def test_what_is_torn_down_after_a_fault_is_no_finding() -> None:
     script = FILL + "import time; time.sleep(0.3)\nok(acl.aclrtFree(device))\nprint(kinds())"
     assert found(script) == ["freed-in-use"]
     assert found(script, ASCEND_EMU_INJECT="error:memset:1") == []
+    reason = "print([finding['reason'] for finding in report()['suppressed']])"
+    assert found(script + "\n" + reason, ASCEND_EMU_INJECT="error:memset:1") == [
+        "after a fault of the device"
+    ]
 
 
 def test_an_operation_on_freed_memory() -> None:

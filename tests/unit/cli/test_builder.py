@@ -312,11 +312,15 @@ def test_a_launcher_before_the_compiler(monkeypatch: pytest.MonkeyPatch, tmp_pat
     monkeypatch.setenv("CXX", f"{ccache} g++ -O1")
     tools = builder.find_tools()
     assert (tools.launcher, tools.cxx) == (str(ccache), shutil.which("g++"))
+    monkeypatch.setenv("CXX", f"{ccache} {ccache} g++ -include stddef.h")
+    assert builder.find_tools().launcher == f"{ccache};{ccache}"
     monkeypatch.setenv("CXX", "g++ -O1")
     assert builder.find_tools().launcher == ""
 
 
-@pytest.mark.parametrize("cxx", ["/nonexistent/g++", "/nonexistent/g++ -O2", '"', "-O2"])
+@pytest.mark.parametrize(
+    "cxx", ["/nonexistent/g++", "/nonexistent/g++ -O2", "/nonexistent/a g++", '"', "-O2"]
+)
 def test_a_cxx_that_names_no_program(monkeypatch: pytest.MonkeyPatch, cxx: str) -> None:
     monkeypatch.setenv("CXX", cxx)
     with pytest.raises(CliError, match="compiler that CXX names was not found") as e:
