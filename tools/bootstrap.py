@@ -97,6 +97,15 @@ def run(command: Iterable[str | Path], **environment: str) -> None:
         )
 
 
+def output_of(command: Iterable[str | Path]) -> str:
+    """What a program prints. Raises StepError, with its message, if it fails."""
+    words = [str(word) for word in command]
+    ran = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=False)
+    if ran.returncode != 0:
+        raise StepError(f"`{' '.join(words)}` ended with exit code {ran.returncode}: {ran.stderr}")
+    return ran.stdout
+
+
 def content_hash(*paths: Path) -> str:
     """One hash of the files' contents, in the given order."""
     digest = hashlib.sha256()
@@ -209,25 +218,37 @@ def extras_step(at: Environment, name: str, extras: str, waits_for: str) -> Step
 
 
 def device_step(at: Environment) -> Step:
-    """What the extra `emulator` names, with the versions of torch that go with the core."""
+    """What the extra `emulator` names, with the versions of torch that go with the core.
+
+    torch as its CPU build, wherever that is: beside PyPI's, which carries CUDA, torch-npu aborts.
+    """
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     wanted = project["optional-dependencies"]["emulator"]
     pinned = [
         f"{name}=={at.torch[name]}" if (name := line.partition("==")[0]) in at.torch else line
         for line in wanted
     ]
-    waits_for = "about 300 MB (3 GB where pip finds no CPU build of torch): a minute or several"
-    return _pip_step(at, "torch and torch-npu", "emulator", pinned, waits_for)
+    pinned = [f"{line}+cpu" if line.startswith("torch==") else line for line in pinned]
+    asking = ("-m", "vllm_ascend_mrv2.cli.torch_index", at.torch["torch"])
+    return _pip_step(
+        *(at, "torch and torch-npu", "emulator", pinned, "about 300 MB: a minute or several"),
+        lambda: output_of([at.python, *asking]).split(),
+    )
 
 
 def _pip_step(
-    at: Environment, name: str, stamp_name: str, wanted: list[str], waits_for: str
+    at: Environment,
+    name: str,
+    stamp_name: str,
+    wanted: list[str],
+    waits_for: str,
+    options: Callable[[], list[str]] = list,
 ) -> Step:
     stamp = at.venv / "stamps" / stamp_name.replace(",", "-")
     content = content_hash(ROOT / "pyproject.toml") + at.core
 
     def work() -> None:
-        run([at.python, "-m", "pip", "install", *wanted])
+        run([at.python, "-m", "pip", "install", *wanted, *options()])
         write_stamp(stamp, content)
 
     return Step(name, waits_for, lambda: stamped(stamp, content), work)

@@ -75,12 +75,14 @@ def test_torch_is_that_of_the_core(
 ) -> None:
     ran: list[list[str]] = []
     monkeypatch.setattr(bootstrap, "run", lambda command: ran.append([str(w) for w in command]))
+    monkeypatch.setattr(bootstrap, "output_of", lambda command: f"--asked {command[-1]}\n")
     newer = bootstrap.Environment("0.33.0", tmp_path, {"torch": "2.14.0", "torch-npu": "2.14.0"})
     step = bootstrap.device_step(newer)
     assert not step.done()
     step.work()
     assert step.done()
-    assert ran[0][4:6] == ["torch==2.14.0", "torch-npu==2.14.0"]
+    assert ran[0][4:6] == ["torch==2.14.0+cpu", "torch-npu==2.14.0"]
+    assert ran[0][-2:] == ["--asked", "2.14.0"]
     assert any(word.startswith("cmake") for word in ran[0])
 
 

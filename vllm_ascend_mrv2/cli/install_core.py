@@ -19,6 +19,7 @@ from pathlib import Path
 import click
 from packaging.requirements import Requirement
 
+from vllm_ascend_mrv2.cli import torch_index
 from vllm_ascend_mrv2.cli.console import CliError, say
 from vllm_ascend_mrv2.compat import pins
 from vllm_ascend_mrv2.compat.pins import CorePin
@@ -80,8 +81,7 @@ def _check_environment(pin: CorePin) -> None:
             f"{'none' if torch is None else torch.version} is.",
             why=f"vLLM {pin.vllm} is built for it, and left to itself pip would take "
             "the newest torch, whose default build carries CUDA.",
-            do=f"pip install torch=={want} torch-npu=={pin.torch_npu} cmake ninja   (the last two "
-            "are for the emulated device)",
+            do=f"{pins.install_torch(pin)} cmake ninja   (these two are for the emulated device)",
         )
 
 
@@ -130,6 +130,7 @@ def install(version: str = "", *, replace: bool = False) -> None:
             # No cache: pip's would hand this build to whoever asks for vLLM's sources next.
             ["--no-cache-dir", "--no-deps", "--no-binary=vllm"]
             + (["--force-reinstall"] if core is not None else [])
+            + torch_index.options(pin.torch)  # of the build environment, which has a torch, too
             + [requirement],
             {
                 "VLLM_TARGET_DEVICE": "empty",

@@ -19,6 +19,7 @@ import vllm_ascend_mrv2
 from vllm_ascend_mrv2 import builds
 from vllm_ascend_mrv2.builds import Product, Stack, build_key
 from vllm_ascend_mrv2.cli.console import CliError
+from vllm_ascend_mrv2.compat import pins
 
 _INSTALL = "pip install 'vllm-ascend-mrv2[emulator]'"
 # What torch_npu opens first; a build without them is not a toolkit.
@@ -106,6 +107,13 @@ def _installed(name: str) -> tuple[Distribution, Path]:
 def find_stack() -> Stack:
     """Find torch and torch_npu by their metadata. Raises CliError if absent or mismatched."""
     torch, torch_dir = _installed("torch")
+    if pins.is_cuda_torch(torch):
+        raise CliError(
+            f"torch {torch.version} is a CUDA build.",
+            why="it and torch-npu register the same option of the allocator, and the second to do "
+            "so aborts",
+            do=pins.pip_install({"torch": pins.public(torch.version)}),
+        )
     torch_npu, torch_npu_dir = _installed("torch-npu")
     for line in torch_npu.requires or []:
         needs = Requirement(line)

@@ -7,10 +7,10 @@ Imports neither torch nor vllm: the command line reads it before they are instal
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache
-from importlib.metadata import PackageNotFoundError, version
+from importlib.metadata import Distribution, PackageNotFoundError, version
 from importlib.resources import files
 from typing import Any, Literal
 
@@ -89,6 +89,28 @@ def device() -> dict[str, str]:
     return dict(_data()["device"])
 
 
+def cpu_torch_index() -> str:
+    """The package index that has torch's CPU builds."""
+    return str(_data()["cpu_torch_index"])
+
+
+def is_cuda_torch(torch: Distribution) -> bool:
+    """Whether that torch is a CUDA build, beside which torch-npu aborts at import."""
+    return any(line.startswith(("nvidia-", "cuda-")) for line in torch.requires or ())
+
+
+def pip_install(versions: Mapping[str, str]) -> str:
+    """What installs these distributions, torch as its CPU build."""
+    wanted = [f"{name}=={v}{'+cpu' if name == 'torch' else ''}" for name, v in versions.items()]
+    index = f" --extra-index-url {cpu_torch_index()}" if "torch" in versions else ""
+    return f"pip install {' '.join(wanted)}{index}"
+
+
+def install_torch(pin: CorePin) -> str:
+    """What installs the torch and torch-npu of that core."""
+    return pip_install({"torch": pin.torch, "torch-npu": pin.torch_npu})
+
+
 def install_command(pin: CorePin) -> str:
     """What installs that core into an environment that has its torch."""
     named = "" if pin == reference() else f" {pin.vllm}"
@@ -147,7 +169,7 @@ def version_problems(
     for name, wanted in near.versions.items():
         found = installed(name)
         if found is None or public(found) != wanted:
-            mend = f"pip install {name}=={wanted}"
+            mend = pip_install({name: wanted})
             if name == "vllm":
                 mend = install_command(near) + (" --replace" if found else "")
             lines.append(

@@ -29,6 +29,10 @@ from vllm_ascend_mrv2.cli.doctor.child import ask
 CHECKOUT = Path(vllm_ascend_mrv2.__file__).parents[1]
 # What the command line imports.
 NEEDED = ("click", "packaging", "rich", "markdown_it", "mdurl", "pygments", "numpy")
+INSTALL_TORCH = (
+    "pip install torch==2.13.0+cpu torch-npu==2.13.0 "
+    "--extra-index-url https://download.pytorch.org/whl/cpu"
+)
 NPU_REQUIRES = "torch==2.13.0.*"
 NO_CANN = 'raise ImportError("libhccl.so: cannot open shared object file")\n'
 TWO_DEVICES = """
@@ -72,9 +76,11 @@ class Environment:
             point = f"[vllm.platform_plugins]\n{plugin} = {package}:register\n"
             (info / "entry_points.txt").write_text(point)
 
-    def add_stack(self, core: str = "0.32.0", torch: str = "2.13.0+cpu") -> None:
-        """A verified set and this plugin, with a torch that sees two devices."""
-        self.add("torch", torch, code=TWO_DEVICES)
+    def add_stack(
+        self, core: str = "0.32.0", torch: str = "2.13.0+cpu", needs: str = "sympy"
+    ) -> None:
+        """A verified set and this plugin, with a torch that sees two devices and needs `needs`."""
+        self.add("torch", torch, needs, code=TWO_DEVICES)
         self.add("torch-npu", "2.13.0", NPU_REQUIRES)
         self.add("vllm", core, f"torch=={torch}")
         self.add("vllm-ascend-mrv2", "0.1.0", package="not_the_checkout", plugin="ascend_mrv2")
@@ -173,7 +179,7 @@ def test_an_empty_environment(environment: Environment) -> None:
         "vllm": "0.32.0",
         "torch": "2.13.0",
         "torch-npu": "2.13.0",
-        "command": "pip install torch==2.13.0 torch-npu==2.13.0 && vllm-ascend-mrv2 install-core",
+        "command": f"{INSTALL_TORCH} && vllm-ascend-mrv2 install-core",
     }
     assert _line(report, "vLLM")[2] == "vllm-ascend-mrv2 install-core"
 
@@ -287,7 +293,7 @@ def test_a_torch_that_is_broken_itself(environment: Environment, code: str, says
     assert _line(environment.doctor(), "torch") == (
         "problem",
         f"`import torch, torch_npu` fails: {says}",
-        "pip uninstall -y torch torch-npu && pip install torch==2.13.0 torch-npu==2.13.0   "
+        f"pip uninstall -y torch torch-npu && {INSTALL_TORCH}   "
         "(for the whole message: python -c 'import torch, torch_npu')",
     )
 
@@ -312,9 +318,20 @@ def test_torch_and_torch_npu_do_not_fit(environment: Environment) -> None:
     assert _line(report, "torch") == (
         "problem",
         "torch 2.14.0 and torch-npu 2.13.0 do not fit: torch-npu is built for torch==2.13.0.*",
-        "pip install torch==2.13.0 torch-npu==2.13.0",
+        INSTALL_TORCH,
     )
-    assert _line(report, "versions")[2] == "pip install torch==2.13.0"
+    assert _line(report, "versions")[2] == INSTALL_TORCH.replace(" torch-npu==2.13.0", "")
+
+
+def test_a_torch_that_carries_cuda(environment: Environment) -> None:
+    """As PyPI has it."""
+    environment.add_stack(
+        torch="2.13.0", needs='nvidia-cudnn-cu13==9.20.0.48; platform_system == "Linux"'
+    )
+    level, says, step = _line(environment.doctor(), "torch")
+    assert level == "problem"
+    assert says.startswith("torch 2.13.0 is a CUDA build")
+    assert step == INSTALL_TORCH.replace(" torch-npu==2.13.0", "")
 
 
 def test_two_platform_plugins(environment: Environment) -> None:

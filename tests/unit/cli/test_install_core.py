@@ -25,6 +25,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[tuple[list[str], dict[str, st
         "_pip",
         lambda _step, arguments, environment: calls.append((arguments, environment)),
     )
+    monkeypatch.setattr(install_core.torch_index, "options", lambda torch: ["--of-torch", torch])
     return calls
 
 
@@ -38,7 +39,8 @@ def test_an_empty_environment_gets_the_empty_target(
     site("pip", "26.0", alone=True)
     install_core.install()
     (build, environment), (requirements, _) = asked
-    assert build == ["--no-cache-dir", "--no-deps", "--no-binary=vllm", f"vllm=={WANT}"]
+    no_cuda = ["--of-torch", TORCH]  # in pip's build environment
+    assert build == ["--no-cache-dir", "--no-deps", "--no-binary=vllm", *no_cuda, f"vllm=={WANT}"]
     assert environment["VLLM_TARGET_DEVICE"] == "empty"
     assert not Path(environment["CARGO"]).exists()
     assert requirements[-1] == f"vllm=={WANT}"

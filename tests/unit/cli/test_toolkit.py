@@ -93,6 +93,16 @@ def test_versions_that_do_not_fit_are_refused(site: Callable[..., Path]) -> None
     assert "pip install" in e.value.do
 
 
+def test_a_torch_that_carries_cuda_is_refused(site: Callable[..., Path]) -> None:
+    site("torch", "2.13.0", "sympy", "cuda-toolkit[cublas]==13.0.3")
+    site("torch-npu", "2.13.0", "torch==2.13.0.*")
+    with pytest.raises(CliError, match=r"torch 2\.13\.0 is a CUDA build") as e:
+        find_stack()
+    assert e.value.do == (
+        "pip install torch==2.13.0+cpu --extra-index-url https://download.pytorch.org/whl/cpu"
+    )
+
+
 def test_a_local_version_fits(site: Callable[..., Path]) -> None:
     torch = site("torch", "2.13.0+cpu")
     site("torch-npu", "2.13.0.post2", "torch==2.13.0.*")

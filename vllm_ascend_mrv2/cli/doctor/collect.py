@@ -21,6 +21,7 @@ from vllm_ascend_mrv2 import envs, support
 from vllm_ascend_mrv2.cli.doctor.child import ask
 from vllm_ascend_mrv2.cli.doctor.facts import Cann, Dist, Driver, Facts, Plugin, TorchProbe
 from vllm_ascend_mrv2.cli.install_core import is_cuda_build, unmet_requirements
+from vllm_ascend_mrv2.compat import pins
 from vllm_ascend_mrv2.compat.contract.check import Mismatch, check_folder
 from vllm_ascend_mrv2.compat.contract.probe import installed_core
 
@@ -146,7 +147,7 @@ def _dist(dist: Distribution | None) -> Any:
         name=dist.metadata["Name"],
         version=dist.version or "",
         requires=tuple(line for line in dist.requires or () if "extra ==" not in line),
-        is_cuda_build=is_core and is_cuda_build(dist),
+        is_cuda_build=is_cuda_build(dist) if is_core else pins.is_cuda_torch(dist),
         unmet=tuple(unmet_requirements(dist)) if is_core else (),
     )
 

@@ -14,7 +14,7 @@ from vllm_ascend_mrv2.compat.contract.check import Mismatch
 class Dist:
     """An installed distribution: its name as pip prints it, version, and requirement lines.
 
-    Of vLLM only: is_cuda_build, where it requires CUDA's packages; unmet, what it requires and is
+    is_cuda_build: whether it requires CUDA's packages. Of vLLM only: unmet, what it requires and is
     not installed, as after an interrupted installation.
     """
 

@@ -77,12 +77,12 @@ def _is_plain_core(facts: Facts) -> bool:
 def install_command(pin: pins.CorePin, facts: Facts) -> str:
     """What to type for that set: torch and torch-npu where they differ, then the core."""
     found = _versions(facts)
-    wrong = [
-        f"{name}=={want}"
+    wrong = {
+        name: want
         for name, want in pin.versions.items()
         if name != "vllm" and pins.public(found.get(name, "")) != want
-    ]
-    steps = [f"pip install {' '.join(wrong)}"] if wrong else []
+    }
+    steps = [pins.pip_install(wrong)] if wrong else []
     if not _is_plain_core(facts) or found["vllm"] != pin.vllm:
         steps.append(pins.install_command(pin) + (" --replace" if "vllm" in found else ""))
     return " && ".join(steps)
@@ -120,7 +120,7 @@ def torch_pair(facts: Facts) -> Iterator[Finding]:
     """Whether torch-npu is built for this torch, and both can be imported."""
     torch, npu = facts.torch, facts.torch_npu
     near = pins.nearest(_versions(facts).get("vllm"))
-    both = f"pip install torch=={near.torch} torch-npu=={near.torch_npu}"
+    both = pins.install_torch(near)
     if torch is None or npu is None:
         missing = " and ".join(n for n, d in (("torch", torch), ("torch-npu", npu)) if d is None)
         yield _problem("torch", f"{missing}: not installed", both)
@@ -137,6 +137,14 @@ def torch_pair(facts: Facts) -> Iterator[Finding]:
                 both,
             )
             return
+    if torch.is_cuda_build:
+        yield _problem(
+            "torch",
+            f"torch {torch.version} is a CUDA build: it and torch-npu register the same option of "
+            "the allocator, and the second to do so aborts",
+            pins.pip_install({"torch": pins.public(torch.version)}),
+        )
+        return
     if error := facts.probe.error:
         again = (
             f"pip uninstall -y torch torch-npu && {both}   (for the whole message: "
