@@ -13,8 +13,9 @@ from vllm_ascend_mrv2.compat import pins
 
 def options(torch: str) -> list[str]:
     """What pip must be told beside `torch=={torch}+cpu`. Asks pip; nothing is installed."""
-    wanted = f"torch=={torch}+cpu"
-    asked = [sys.executable, "-m", "pip", "install", "--dry-run", "--no-deps", "--quiet", wanted]
+    wanted = ("--no-deps", f"torch=={torch}+cpu")
+    only_ask = ("--dry-run", "--quiet", "--ignore-installed")  # it may be, and from elsewhere
+    asked = [sys.executable, "-m", "pip", "install", *only_ask, *wanted]
     is_found = subprocess.run(asked, capture_output=True, check=False).returncode == 0
     return [] if is_found else ["--extra-index-url", pins.cpu_torch_index()]
 
