@@ -9,13 +9,16 @@ from pathlib import Path
 import pytest
 
 from vllm_ascend_mrv2.cli import torch_index
+from vllm_ascend_mrv2.compat import pins
+
+NAMED = ["--extra-index-url", "https://download.pytorch.org/whl/cpu"]
 
 
 @pytest.mark.parametrize(
     ("there", "options"),
     [
         ("1.2.3+cpu", []),
-        ("1.2.3", ["--extra-index-url", "https://download.pytorch.org/whl/cpu"]),
+        ("1.2.3", NAMED),
     ],
 )
 def test_where_pip_finds_the_cpu_build(
@@ -31,3 +34,12 @@ def test_where_pip_finds_the_cpu_build(
     monkeypatch.setenv("PIP_NO_INDEX", "1")
     monkeypatch.setenv("PIP_FIND_LINKS", str(tmp_path))
     assert torch_index.options("1.2.3") == options
+
+
+def test_one_that_is_installed_is_not_found_by_that(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """pip's build environments have nothing of this one."""
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    monkeypatch.setenv("PIP_FIND_LINKS", str(tmp_path))
+    assert torch_index.options(pins.stack()["torch"]) == NAMED
