@@ -166,6 +166,7 @@ dist:
 dist-compile:
 	@rm -rf build/from-sdist && $(PYTHON) -m venv build/from-sdist
 	@build/from-sdist/bin/python -m pip install "$$(ls dist/*.tar.gz)[emulator]"
+	@build/from-sdist/bin/vllm-ascend-mrv2 install-core
 	@build/from-sdist/bin/vllm-ascend-mrv2 emulator build
 	@build/from-sdist/bin/vllm-ascend-mrv2 hotpath build
 

@@ -40,11 +40,10 @@ class StepError(Exception):
 
 @dataclass(frozen=True)
 class Environment:
-    """A virtual environment, and the core it is for. torch: versions of torch and torch-npu."""
+    """A virtual environment, and the core it is for."""
 
     core: str
     venv: Path
-    torch: dict[str, str]
 
     @property
     def python(self) -> Path:
@@ -64,7 +63,7 @@ def environment_for(core: str) -> Environment:
     if pin is None:
         raise StepError(f"vLLM {core} is not in {PINS.relative_to(ROOT)}; {', '.join(known)} are.")
     venv = ROOT / (".venv" if pin["vllm"] == reference else f".venv-{core}")
-    return Environment(pin["vllm"], venv, {name: pin[name] for name in ("torch", "torch-npu")})
+    return Environment(pin["vllm"], venv)
 
 
 @dataclass(frozen=True)
@@ -95,15 +94,6 @@ def run(command: Iterable[str | Path], **environment: str) -> None:
         raise StepError(
             f"`{' '.join(words)}` ended with exit code {code}; its own message is above."
         )
-
-
-def output_of(command: Iterable[str | Path]) -> str:
-    """What a program prints. Raises StepError, with its message, if it fails."""
-    words = [str(word) for word in command]
-    ran = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=False)
-    if ran.returncode != 0:
-        raise StepError(f"`{' '.join(words)}` ended with exit code {ran.returncode}: {ran.stderr}")
-    return ran.stdout
 
 
 def content_hash(*paths: Path) -> str:
@@ -214,41 +204,11 @@ def venv_step(at: Environment) -> Step:
 
 def extras_step(at: Environment, name: str, extras: str, waits_for: str) -> Step:
     """This package, editable, with some of its extras."""
-    return _pip_step(at, name, extras, ["--editable", f".[{extras}]"], waits_for)
-
-
-def device_step(at: Environment) -> Step:
-    """What the extra `emulator` names, with the versions of torch that go with the core.
-
-    torch as its CPU build, wherever that is: beside PyPI's, which carries CUDA, torch-npu aborts.
-    """
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    wanted = project["optional-dependencies"]["emulator"]
-    pinned = [
-        f"{name}=={at.torch[name]}" if (name := line.partition("==")[0]) in at.torch else line
-        for line in wanted
-    ]
-    pinned = [f"{line}+cpu" if line.startswith("torch==") else line for line in pinned]
-    asking = ("-m", "vllm_ascend_mrv2.cli.torch_index", at.torch["torch"])
-    return _pip_step(
-        *(at, "torch and torch-npu", "emulator", pinned, "about 300 MB: a minute or several"),
-        lambda: output_of([at.python, *asking]).split(),
-    )
-
-
-def _pip_step(
-    at: Environment,
-    name: str,
-    stamp_name: str,
-    wanted: list[str],
-    waits_for: str,
-    options: Callable[[], list[str]] = list,
-) -> Step:
-    stamp = at.venv / "stamps" / stamp_name.replace(",", "-")
-    content = content_hash(ROOT / "pyproject.toml") + at.core
+    stamp = at.venv / "stamps" / extras.replace(",", "-")
+    content = content_hash(ROOT / "pyproject.toml")
 
     def work() -> None:
-        run([at.python, "-m", "pip", "install", *wanted, *options()])
+        run([at.python, "-m", "pip", "install", "--editable", f".[{extras}]"])
         write_stamp(stamp, content)
 
     return Step(name, waits_for, lambda: stamped(stamp, content), work)
@@ -296,7 +256,7 @@ def space_step(at: Environment) -> Step:
     """Refuse at once what would fail after minutes."""
 
     def done() -> bool:
-        installed = (at.venv / "stamps" / "emulator").exists()
+        installed = any((at.venv / "lib").glob("python*/site-packages/torch_npu"))
         return installed or shutil.disk_usage(ROOT).free >= NEEDED_BYTES
 
     def work() -> None:
@@ -313,7 +273,7 @@ def plan(target: str, at: Environment, models: list[str]) -> list[Step]:
     package = extras_step(
         at,
         "this package, its test and development tools",
-        "dev,evidence,models,test",
+        "dev,emulator,evidence,models,test",
         "about 40 packages, 80 MB: under a minute",
     )
     evaluation = extras_step(at, "lm-eval", "lm-eval", "about 40 packages, 150 MB: a minute or two")
@@ -329,10 +289,9 @@ def plan(target: str, at: Environment, models: list[str]) -> list[Step]:
         space_step(at),
         venv_step(at),
         package,
-        device_step(at),
         command_step(
-            *(at, f"vLLM {at.core} without CUDA packages", "two minutes the first time"),
-            *("install-core", at.core),
+            *(at, f"vLLM {at.core}, torch and torch-npu, without CUDA"),
+            *("several minutes the first time", "install-core", at.core),
         ),
         command_step(
             at, "emulated Ascend device", "a minute or two the first time", "emulator", "build"

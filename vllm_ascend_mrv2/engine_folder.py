@@ -31,8 +31,9 @@ def open_for_engines() -> None:
     another program that this one starts, a server of its own, makes its own.
     """
     global _is_open
-    is_ours = _PLACE in os.environ
-    is_the_users = _CORES_SETTING in os.environ and not is_ours
+    chosen = os.environ.get(_CORES_SETTING)
+    is_ours = chosen is not None and chosen == os.environ.get(_PLACE)
+    is_the_users = chosen is not None and not is_ours
     if _is_open or is_the_users or (is_ours and _belongs_to_an_engine()):
         return
     folder = tempfile.mkdtemp(prefix="vllm-")

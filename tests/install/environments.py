@@ -45,8 +45,6 @@ class Environment:
         kept = {k: v for k, v in os.environ.items() if not k.startswith(("VLLM_", "ASCEND_"))}
         kept.pop("PYTHONPATH", None)
         kept.pop("VIRTUAL_ENV", None)
-        if "PIP_FIND_LINKS" in kept:  # where a CPU build of torch may be; uv reads none of pip's
-            kept.setdefault("UV_FIND_LINKS", kept["PIP_FIND_LINKS"])
         done = subprocess.run(
             words,
             env={**kept, "HOME": str(self.home), "HF_HUB_OFFLINE": "1", **environ},

@@ -79,6 +79,13 @@ def test_what_the_user_has_chosen_stays(short: Path) -> None:
     assert {file.name for file in short.rglob("*")} == {"mine", "socket", "where-ranks-meet"}
 
 
+def test_what_the_user_has_chosen_for_a_program_that_an_engine_starts(short: Path) -> None:
+    mine, engines = short / "mine", short / "engines"
+    mine.mkdir()
+    other = {"_VLLM_ASCEND_MRV2_ENGINE_FOLDER": str(engines), "VLLM_RPC_BASE_PATH": str(mine)}
+    assert chosen(short, **other)[0] == str(mine)
+
+
 def test_a_program_that_is_started_has_its_own(short: Path) -> None:
     """It may outlive the one that has started it, which takes its folder away."""
     started = f"""

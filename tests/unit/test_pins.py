@@ -71,6 +71,6 @@ def test_each_problem_names_its_command() -> None:
     assert pins.version_problems(found.get, pins.cores()) == [
         "vllm 0.31.2: this release is verified with 0.31.0; vllm-ascend-mrv2 install-core 0.31.0 "
         "--replace",
-        "torch 2.14.0: this release is verified with 2.13.0; pip install torch==2.13.0+cpu "
-        "--extra-index-url https://download.pytorch.org/whl/cpu",
+        "torch 2.14.0: this release is verified with 2.13.0; vllm-ascend-mrv2 install-core "
+        "0.31.0 --replace",
     ]

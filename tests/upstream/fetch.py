@@ -15,6 +15,7 @@ import sys
 import tarfile
 from pathlib import Path
 
+from vllm_ascend_mrv2.cli import torch_index
 from vllm_ascend_mrv2.compat import pins
 
 # vLLM's version -> SHA-256 of its source distribution. A new pin needs a new line.
@@ -38,6 +39,7 @@ def _download(version: str, folder: Path) -> None:
     wanted.write_text(f"vllm=={version} --hash=sha256:{SHA256[version]}\n", encoding="utf-8")
     command = [sys.executable, "-m", "pip", "download", "--disable-pip-version-check"]
     command += ["--no-deps", "--no-binary", "vllm", "--dest", str(folder), "-r", str(wanted)]
+    command += torch_index.options(pins.stack()["torch"]) or []  # of pip's build environment
     environment = {
         "CARGO": "/nonexistent",
         "VLLM_TARGET_DEVICE": "empty",

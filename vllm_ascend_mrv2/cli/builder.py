@@ -261,7 +261,9 @@ class _Build:
         self.lock_fd = lock_fd
         self.min_free_bytes = min_free_bytes
         # A work tree belongs to what CMake cannot change in one: where things are, not their text.
-        place = json.dumps([str(source), tools.cxx, *map(str, asdict(stack).values())])
+        place = json.dumps(
+            [str(source), tools.cxx, tools.launcher, *map(str, asdict(stack).values())]
+        )
         self.work = cache / "work" / hashlib.sha256(place.encode()).hexdigest()[:16]
         self.out = self.work / "toolkit"
         self.log = self.work / "build.log"

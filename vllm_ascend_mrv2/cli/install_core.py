@@ -1,9 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`install-core`: vLLM without CUDA packages, into the environment that runs this command.
+"""`install-core`: vLLM without CUDA packages, and the torch and torch-npu that go with it, into
+the environment that runs this command.
 
 vLLM's wheel brings 750 MB of CUDA kernels and names some twenty CUDA distributions as required.
 Its source distribution, built for the target `empty`, has neither: pip resolves what is left by
-itself, and `pip check` finds nothing missing. docs/cores.md gives the comparison.
+itself, and `pip check` finds nothing missing. docs/cores.md gives the comparison. torch is its CPU
+build: PyPI's carries CUDA, and beside that torch-npu aborts at import.
 """
 
 from __future__ import annotations
@@ -22,7 +24,7 @@ from packaging.requirements import Requirement
 from vllm_ascend_mrv2.cli import torch_index
 from vllm_ascend_mrv2.cli.console import CliError, say
 from vllm_ascend_mrv2.compat import pins
-from vllm_ascend_mrv2.compat.pins import CorePin
+from vllm_ascend_mrv2.compat.pins import CorePin, is_cuda_torch
 
 
 def _find(name: str) -> Distribution | None:
@@ -66,23 +68,47 @@ def _pip(step: str, arguments: list[str], environment: dict[str, str]) -> None:
         )
 
 
-def _check_environment(pin: CorePin) -> None:
+def _check_pip() -> None:
     if find_spec("pip") is None:
         raise CliError(
             f"{sys.executable} has no pip.",
             why="vLLM is installed with it",
             do=f"{sys.executable} -m ensurepip",
         )
-    want = pin.torch
-    torch = _find("torch")
-    if torch is None or torch.version.partition("+")[0] != want:
-        raise CliError(
-            f"torch {want} must be installed first; "
-            f"{'none' if torch is None else torch.version} is.",
-            why=f"vLLM {pin.vllm} is built for it, and left to itself pip would take "
-            "the newest torch, whose default build carries CUDA.",
-            do=f"{pins.install_torch(pin)} cmake ninja   (these two are for the emulated device)",
-        )
+
+
+def _fits(name: str, wanted: str) -> bool:
+    """Whether that torch or torch-npu is installed, in a build without CUDA."""
+    found = _find(name)
+    return found is not None and pins.public(found.version) == wanted and not is_cuda_torch(found)
+
+
+def _others(pin: CorePin, core: Distribution | None) -> list[str]:
+    """What is installed in the place of the pin's, in words."""
+    found = [(name, _find(name)) for name in ("torch", "torch-npu")]
+    others = [
+        f"{name} {dist.version}{' (its CUDA build)' if is_cuda_torch(dist) else ''}"
+        for name, dist in found
+        if dist is not None and not _fits(name, pin.versions[name])
+    ]
+    if core is not None and (core.version != pin.vllm or is_cuda_build(core)):
+        others.append(f"vLLM {core.version}{' (its CUDA build)' if is_cuda_build(core) else ''}")
+    return others
+
+
+def _install_torch(pin: CorePin, wanted: dict[str, str], options: list[str] | None) -> None:
+    requirements = [f"{name}=={version}" for name, version in wanted.items()]
+    if "torch" in wanted:
+        if options is None:
+            raise CliError(
+                f"pip finds no CPU build of torch {pin.torch}.",
+                why=f"neither the configured registry nor {pins.cpu_torch_index()} has or shows "
+                f"torch=={pin.torch}+cpu, and beside a CUDA build torch-npu aborts at import",
+                do="put its wheel into a folder, and name that in PIP_FIND_LINKS",
+            )
+        requirements = [f"torch=={pin.torch}+cpu", *options, *requirements[1:]]
+    say(f"{' and '.join(wanted)}: about 300 MB, torch without CUDA: a minute or several.")
+    _pip("Installing torch and torch-npu", requirements, {})
 
 
 def pinned(version: str) -> CorePin:
@@ -100,7 +126,8 @@ def pinned(version: str) -> CorePin:
 
 
 def install(version: str = "", *, replace: bool = False) -> None:
-    """Install a pinned vLLM (the reference, unless told) and what it requires.
+    """Install a pinned vLLM (the reference, unless told), its torch and torch-npu, and all else
+    that it requires.
 
     Does nothing where all is there.
     """
@@ -108,21 +135,25 @@ def install(version: str = "", *, replace: bool = False) -> None:
     want = pin.vllm
     core = _find("vllm")
     fits = core is not None and core.version == want and not is_cuda_build(core)
-    if core is not None and fits and not replace and not unmet_requirements(core):
+    torches = {n: v for n, v in pin.versions.items() if n != "vllm" and not _fits(n, v)}
+    if core is not None and fits and not torches and not replace and not unmet_requirements(core):
         say(f"vLLM {want} without CUDA packages is installed, with all that it requires.")
         return
-    _check_environment(pin)
-    if core is not None and not fits and not replace:
-        kind = " (its CUDA build)" if is_cuda_build(core) else ""
+    _check_pip()
+    if (others := _others(pin, core)) and not replace:
         raise CliError(
-            f"This environment has vLLM {core.version}{kind}.",
-            why=f"vLLM {want} without CUDA packages would take its place.",
+            f"This environment has {' and '.join(others)}.",
+            why=f"vLLM {want} without CUDA packages, torch {pin.torch} and torch-npu "
+            f"{pin.torch_npu} would take their place.",
             do=f"Use another environment, or confirm with: {pins.install_command(pin)} --replace",
         )
+    options = torch_index.options(pin.torch) if torches or not fits or replace else []
+    if torches:
+        _install_torch(pin, torches, options)
     requirement = f"vllm=={want}"
     if not fits or replace:
         say(
-            f"Step 1 of 2: vLLM {want} from its source distribution (45 MB), built without device "
+            f"vLLM {want} from its source distribution (45 MB), built without device "
             "kernels: about a minute, most of it unpacking torch into pip's build environment."
         )
         _pip(
@@ -130,7 +161,7 @@ def install(version: str = "", *, replace: bool = False) -> None:
             # No cache: pip's would hand this build to whoever asks for vLLM's sources next.
             ["--no-cache-dir", "--no-deps", "--no-binary=vllm"]
             + (["--force-reinstall"] if core is not None else [])
-            + torch_index.options(pin.torch)  # of the build environment, which has a torch, too
+            + (options or [])  # of the build environment, which has a torch, too
             + [requirement],
             {
                 "VLLM_TARGET_DEVICE": "empty",
@@ -140,7 +171,7 @@ def install(version: str = "", *, replace: bool = False) -> None:
                 "CARGO": "/nonexistent",
             },
         )
-    say("Step 2 of 2: what vLLM requires (about 100 packages, 400 MB): about a minute.")
+    say("What vLLM requires (about 100 packages, 400 MB): about a minute.")
     with tempfile.TemporaryDirectory() as folder:
         constraints = Path(folder) / "constraints.txt"
         constraints.write_text(f"torch=={pin.torch}\n", encoding="utf-8")
@@ -170,5 +201,7 @@ def ensure_installed() -> None:
 @click.argument("version", default="")
 @click.option("--replace", is_flag=True, help="Replace another vLLM that is installed.")
 def install_core(version: str, replace: bool) -> None:
-    """Install the vLLM that this plugin is developed with, or VERSION, without CUDA packages."""
+    """Install the vLLM that this plugin is developed with, or VERSION, without CUDA packages, and
+    the torch and torch-npu that go with it.
+    """
     install(version, replace=replace)

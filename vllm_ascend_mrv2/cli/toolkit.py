@@ -21,7 +21,7 @@ from vllm_ascend_mrv2.builds import Product, Stack, build_key
 from vllm_ascend_mrv2.cli.console import CliError
 from vllm_ascend_mrv2.compat import pins
 
-_INSTALL = "pip install 'vllm-ascend-mrv2[emulator]'"
+_INSTALL = "vllm-ascend-mrv2 install-core"
 # What torch_npu opens first; a build without them is not a toolkit.
 LIBRARIES = ("libascendcl.so", "libopapi.so", "libhccl.so")
 
@@ -99,7 +99,7 @@ def _installed(name: str) -> tuple[Distribution, Path]:
         raise CliError(
             f"{name} {found.version} is installed, but {folder} is not a folder.",
             why="Its headers and libraries are needed; an editable build has them elsewhere.",
-            do=f"Install the wheel: pip install --force-reinstall --no-deps {name}",
+            do=f"Install the wheel: pip uninstall -y {name} && {_INSTALL}",
         )
     return found, folder
 
@@ -112,7 +112,7 @@ def find_stack() -> Stack:
             f"torch {torch.version} is a CUDA build.",
             why="it and torch-npu register the same option of the allocator, and the second to do "
             "so aborts",
-            do=pins.pip_install({"torch": pins.public(torch.version)}),
+            do=f"{_INSTALL} --replace",
         )
     torch_npu, torch_npu_dir = _installed("torch-npu")
     for line in torch_npu.requires or []:
@@ -124,7 +124,7 @@ def find_stack() -> Stack:
                 f"torch {torch.version} and torch-npu {torch_npu.version} do not fit.",
                 why=f"torch-npu {torch_npu.version} is built for torch{needs.specifier}; another "
                 "torch has another ABI.",
-                do=_INSTALL,
+                do=f"{_INSTALL} --replace",
             )
     return Stack(torch_dir, torch.version, torch_npu_dir, torch_npu.version)
 

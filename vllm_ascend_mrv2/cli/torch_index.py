@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where pip finds the CPU build of a torch: `python -m vllm_ascend_mrv2.cli.torch_index VERSION`
-prints the options for that, none where the configured registry has it.
+"""Where pip finds the CPU build of a torch: on the registry that it is configured for, else on
+PyTorch's own index.
 """
 
 from __future__ import annotations
@@ -11,14 +11,19 @@ import sys
 from vllm_ascend_mrv2.compat import pins
 
 
-def options(torch: str) -> list[str]:
-    """What pip must be told beside `torch=={torch}+cpu`. Asks pip; nothing is installed."""
-    wanted = ("--no-deps", f"torch=={torch}+cpu")
-    only_ask = ("--dry-run", "--quiet", "--ignore-installed")  # it may be, and from elsewhere
-    asked = [sys.executable, "-m", "pip", "install", *only_ask, *wanted]
-    is_found = subprocess.run(asked, capture_output=True, check=False).returncode == 0
-    return [] if is_found else ["--extra-index-url", pins.cpu_torch_index()]
+def options(torch: str) -> list[str] | None:
+    """What pip must be told to find `torch=={torch}+cpu`; None where it is nowhere.
+
+    Asks pip; nothing is installed, but pip keeps what it downloads to look at.
+    """
+    for tried in ([], ["--extra-index-url", pins.cpu_torch_index()]):
+        if _is_found(f"torch=={torch}+cpu", tried):
+            return tried
+    return None
 
 
-if __name__ == "__main__":
-    print(*options(sys.argv[1]))
+def _is_found(wanted: str, options: list[str]) -> bool:
+    # It may be installed, and from elsewhere. An index that does not answer is given up soon.
+    only_ask = ("--dry-run", "--quiet", "--ignore-installed", "--no-deps", "--retries", "2")
+    asked = [sys.executable, "-m", "pip", "install", *only_ask, *options, wanted]
+    return subprocess.run(asked, capture_output=True, check=False).returncode == 0

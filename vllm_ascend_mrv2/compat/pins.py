@@ -7,7 +7,7 @@ Imports neither torch nor vllm: the command line reads it before they are instal
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import cache
 from importlib.metadata import Distribution, PackageNotFoundError, version
@@ -99,20 +99,8 @@ def is_cuda_torch(torch: Distribution) -> bool:
     return any(line.startswith(("nvidia-", "cuda-")) for line in torch.requires or ())
 
 
-def pip_install(versions: Mapping[str, str]) -> str:
-    """What installs these distributions, torch as its CPU build."""
-    wanted = [f"{name}=={v}{'+cpu' if name == 'torch' else ''}" for name, v in versions.items()]
-    index = f" --extra-index-url {cpu_torch_index()}" if "torch" in versions else ""
-    return f"pip install {' '.join(wanted)}{index}"
-
-
-def install_torch(pin: CorePin) -> str:
-    """What installs the torch and torch-npu of that core."""
-    return pip_install({"torch": pin.torch, "torch-npu": pin.torch_npu})
-
-
 def install_command(pin: CorePin) -> str:
-    """What installs that core into an environment that has its torch."""
+    """What installs that core, with its torch and torch-npu."""
     named = "" if pin == reference() else f" {pin.vllm}"
     return f"vllm-ascend-mrv2 install-core{named}"
 
@@ -169,9 +157,7 @@ def version_problems(
     for name, wanted in near.versions.items():
         found = installed(name)
         if found is None or public(found) != wanted:
-            mend = pip_install({name: wanted})
-            if name == "vllm":
-                mend = install_command(near) + (" --replace" if found else "")
+            mend = install_command(near) + (" --replace" if found else "")
             lines.append(
                 f"{name} {found or 'is not installed'}: this release is verified with {wanted}; "
                 f"{mend}"

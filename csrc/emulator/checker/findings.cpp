@@ -271,13 +271,15 @@ void load_suppressions() {
 
 namespace {
 
-// The device of a finding, which may be between the host and a device; null where there is none.
+// The device of a finding, one side of which may be the host's; null where there is none.
 Device* device_of(const Finding& finding) {
   for (const Side& side : finding.sides) {
-    if (Device* device = find_device(std::max(side.operation->device, 0), "check")) return device;
+    if (side.operation->device >= 0) return find_device(side.operation->device, "check");
   }
   return find_device(0, "check");
 }
+
+constexpr const char* kAfterAFault = "after a fault of the device";
 
 // Tasks of a device that has failed do not run, and what should have ordered others is not there.
 bool is_after_a_fault(const Finding& finding, const Device* device, const Store& s) {
@@ -297,16 +299,21 @@ void report(const Finding& finding) {
     std::lock_guard lock(s.mutex);
     if (s.is_over) return;
     auto [entry, is_new] = s.index.try_emplace(key_of(finding), s.all.size());
+    const bool is_after = is_after_a_fault(finding, device, s);
     if (!is_new) {
       Known& known = s.all[entry->second];
       ++known.count;
+      if (known.suppressed_because == kAfterAFault && !is_after) {
+        known.suppressed_because.clear();
+        write_file(s);
+        std::fputs(as_text(known.finding, entry->second + 1).c_str(), stderr);
+        std::fflush(stderr);
+      }
       if (!known.suppressed_because.empty()) return;
       text = as_text(known.finding, entry->second + 1);
     } else {
       Known& known = s.all.emplace_back(Known{finding, 1, ""});
-      if (is_after_a_fault(finding, device, s)) {
-        known.suppressed_because = "after a fault of the device";
-      }
+      if (is_after) known.suppressed_because = kAfterAFault;
       for (const Suppression& suppression : s.suppressions) {
         if (matches(suppression, finding)) known.suppressed_because = suppression.reason;
       }
@@ -316,7 +323,7 @@ void report(const Finding& finding) {
       std::fputs(text.c_str(), stderr);
       std::fflush(stderr);
     }
-    if (is_error) s.failed_by_findings.insert(device);
+    if (is_error && device && !device->failed()) s.failed_by_findings.insert(device);
   }
   if (is_error && device) device->set_failed(text);
 }

@@ -29,10 +29,6 @@ from vllm_ascend_mrv2.cli.doctor.child import ask
 CHECKOUT = Path(vllm_ascend_mrv2.__file__).parents[1]
 # What the command line imports.
 NEEDED = ("click", "packaging", "rich", "markdown_it", "mdurl", "pygments", "numpy")
-INSTALL_TORCH = (
-    "pip install torch==2.13.0+cpu torch-npu==2.13.0 "
-    "--extra-index-url https://download.pytorch.org/whl/cpu"
-)
 NPU_REQUIRES = "torch==2.13.0.*"
 NO_CANN = 'raise ImportError("libhccl.so: cannot open shared object file")\n'
 TWO_DEVICES = """
@@ -179,7 +175,7 @@ def test_an_empty_environment(environment: Environment) -> None:
         "vllm": "0.32.0",
         "torch": "2.13.0",
         "torch-npu": "2.13.0",
-        "command": f"{INSTALL_TORCH} && vllm-ascend-mrv2 install-core",
+        "command": "vllm-ascend-mrv2 install-core",
     }
     assert _line(report, "vLLM")[2] == "vllm-ascend-mrv2 install-core"
 
@@ -293,7 +289,7 @@ def test_a_torch_that_is_broken_itself(environment: Environment, code: str, says
     assert _line(environment.doctor(), "torch") == (
         "problem",
         f"`import torch, torch_npu` fails: {says}",
-        f"pip uninstall -y torch torch-npu && {INSTALL_TORCH}   "
+        "pip uninstall -y torch torch-npu && vllm-ascend-mrv2 install-core   "
         "(for the whole message: python -c 'import torch, torch_npu')",
     )
 
@@ -318,9 +314,9 @@ def test_torch_and_torch_npu_do_not_fit(environment: Environment) -> None:
     assert _line(report, "torch") == (
         "problem",
         "torch 2.14.0 and torch-npu 2.13.0 do not fit: torch-npu is built for torch==2.13.0.*",
-        INSTALL_TORCH,
+        "vllm-ascend-mrv2 install-core --replace",
     )
-    assert _line(report, "versions")[2] == INSTALL_TORCH.replace(" torch-npu==2.13.0", "")
+    assert _line(report, "versions")[2] == "vllm-ascend-mrv2 install-core --replace"
 
 
 def test_a_torch_that_carries_cuda(environment: Environment) -> None:
@@ -328,10 +324,12 @@ def test_a_torch_that_carries_cuda(environment: Environment) -> None:
     environment.add_stack(
         torch="2.13.0", needs='nvidia-cudnn-cu13==9.20.0.48; platform_system == "Linux"'
     )
-    level, says, step = _line(environment.doctor(), "torch")
+    report = environment.doctor()
+    level, says, step = _line(report, "torch")
     assert level == "problem"
     assert says.startswith("torch 2.13.0 is a CUDA build")
-    assert step == INSTALL_TORCH.replace(" torch-npu==2.13.0", "")
+    assert step == "vllm-ascend-mrv2 install-core --replace"
+    assert not report["is_verified"]
 
 
 def test_two_platform_plugins(environment: Environment) -> None:

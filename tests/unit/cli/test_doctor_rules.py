@@ -20,10 +20,6 @@ from vllm_ascend_mrv2.cli.doctor.rules import Finding, Level, diagnose, is_verif
 from vllm_ascend_mrv2.compat.contract.check import Mismatch
 from vllm_ascend_mrv2.support import REFUSALS, Refusal
 
-INSTALL_TORCH = (
-    "pip install torch==2.13.0+cpu torch-npu==2.13.0 "
-    "--extra-index-url https://download.pytorch.org/whl/cpu"
-)
 TORCH = Dist("torch", "2.13.0+cpu")
 TORCH_NPU = Dist("torch-npu", "2.13.0", ("torch==2.13.0.*", "numpy"))
 VLLM = Dist("vllm", "0.32.0")
@@ -84,7 +80,7 @@ def test_the_nearest_set_and_its_command() -> None:
         "vllm 0.35.0, torch 2.12.1, torch-npu not installed: not a verified set; the nearest is "
         "vllm 0.32.0, torch 2.13.0, torch-npu 2.13.0"
     )
-    assert line.next_step == (f"{INSTALL_TORCH} && vllm-ascend-mrv2 install-core --replace")
+    assert line.next_step == "vllm-ascend-mrv2 install-core --replace"
 
 
 def test_only_what_differs_is_installed() -> None:
@@ -100,7 +96,7 @@ def test_torch_and_torch_npu_that_do_not_fit() -> None:
     assert line.says == (
         "torch 2.14.0 and torch-npu 2.13.0 do not fit: torch-npu is built for torch==2.13.0.*"
     )
-    assert line.next_step == INSTALL_TORCH
+    assert line.next_step == "vllm-ascend-mrv2 install-core --replace"
 
 
 def test_an_import_that_fails_for_want_of_cann_points_there() -> None:
@@ -118,7 +114,7 @@ def test_an_import_that_fails_for_want_of_cann_points_there() -> None:
     ]
 
 
-REINSTALL = f"pip uninstall -y torch torch-npu && {INSTALL_TORCH}   ("
+REINSTALL = "pip uninstall -y torch torch-npu && vllm-ascend-mrv2 install-core   ("
 NOT_LOADABLE = Cann(
     *("/cann", "9.1.0", False),
     load_error="OSError: libmmpa.so: cannot open shared object file: No such file or directory",

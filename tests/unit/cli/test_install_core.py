@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -14,6 +15,8 @@ from vllm_ascend_mrv2.compat import pins
 
 WANT = pins.stack()["vllm"]
 TORCH = pins.stack()["torch"]
+TORCH_NPU = pins.stack()["torch-npu"]
+OF_TORCH = ["--of-torch", TORCH]  # what pip is told to find its CPU build
 
 
 @pytest.fixture
@@ -25,7 +28,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[tuple[list[str], dict[str, st
         "_pip",
         lambda _step, arguments, environment: calls.append((arguments, environment)),
     )
-    monkeypatch.setattr(install_core.torch_index, "options", lambda torch: ["--of-torch", torch])
+    monkeypatch.setattr(install_core.torch_index, "options", lambda torch: OF_TORCH)
     return calls
 
 
@@ -36,11 +39,12 @@ def test_an_empty_environment_gets_the_empty_target(
     site: Callable[..., Path], asked: Asked
 ) -> None:
     site("torch", f"{TORCH}+cpu")
+    site("torch-npu", TORCH_NPU)
     site("pip", "26.0", alone=True)
     install_core.install()
     (build, environment), (requirements, _) = asked
-    no_cuda = ["--of-torch", TORCH]  # in pip's build environment
-    assert build == ["--no-cache-dir", "--no-deps", "--no-binary=vllm", *no_cuda, f"vllm=={WANT}"]
+    # pip's build environment has a torch, too.
+    assert build == ["--no-cache-dir", "--no-deps", "--no-binary=vllm", *OF_TORCH, f"vllm=={WANT}"]
     assert environment["VLLM_TARGET_DEVICE"] == "empty"
     assert not Path(environment["CARGO"]).exists()
     assert requirements[-1] == f"vllm=={WANT}"
@@ -49,6 +53,8 @@ def test_an_empty_environment_gets_the_empty_target(
 
 def test_a_complete_core_is_left_alone(site: Callable[..., Path], asked: Asked) -> None:
     site("six", "1.17.0")
+    site("torch", TORCH)
+    site("torch-npu", TORCH_NPU)
     site(
         *("vllm", WANT, "six>=1.16", "nvidia-codec; extra == 'deepstream'"),
         "absent; python_version < '3'",
@@ -62,6 +68,7 @@ def test_a_missing_requirement_is_completed_without_a_build(
     site: Callable[..., Path], asked: Asked
 ) -> None:
     site("torch", TORCH)
+    site("torch-npu", TORCH_NPU)
     site("pip", "26.0")
     site("six", "1.0")
     site("vllm", WANT, "six>=1.16", alone=True)
@@ -79,6 +86,7 @@ def test_another_core_is_replaced_only_when_told(
     site: Callable[..., Path], asked: Asked, version: str, requires: tuple[str, ...], named: str
 ) -> None:
     site("torch", TORCH)
+    site("torch-npu", TORCH_NPU)
     site("pip", "26.0")
     site("vllm", version, *requires, alone=True)
     with pytest.raises(CliError, match=named) as e:
@@ -91,6 +99,7 @@ def test_another_core_is_replaced_only_when_told(
 
 def test_another_core_is_named_by_its_version(site: Callable[..., Path], asked: Asked) -> None:
     site("torch", TORCH)
+    site("torch-npu", TORCH_NPU)
     site("pip", "26.0", alone=True)
     install_core.install("0.31.0")
     (build, environment), _ = asked
@@ -98,17 +107,50 @@ def test_another_core_is_named_by_its_version(site: Callable[..., Path], asked: 
     assert environment["VLLM_VERSION_OVERRIDE"] == "0.31.0"
     with pytest.raises(CliError, match=r"vLLM 0\.1\.0 is not a core that this plugin knows"):
         install_core.install("0.1.0")
-    with pytest.raises(CliError, match=r"torch 2\.14\.0 must be installed first"):
+    with pytest.raises(CliError, match=r"torch 2\.13\.0 and torch-npu 2\.13\.0\."):
         install_core.install("0.33.0")
 
 
-@pytest.mark.parametrize("installed", [None, "2.14.0"])
-def test_torch_comes_first(site: Callable[..., Path], asked: Asked, installed: str | None) -> None:
-    if installed is not None:
-        site("torch", installed)
+def test_what_is_missing_of_torch_comes_first(site: Callable[..., Path], asked: Asked) -> None:
     site("pip", "26.0", alone=True)
-    with pytest.raises(CliError, match=f"torch {TORCH} must be installed first"):
+    install_core.install()
+    assert asked[0][0] == [f"torch=={TORCH}+cpu", *OF_TORCH, f"torch-npu=={TORCH_NPU}"]
+    assert len(asked) == 3
+    asked.clear()
+    site("torch", TORCH)  # of some build without CUDA
+    install_core.install()
+    assert asked[0][0] == [f"torch-npu=={TORCH_NPU}"]
+
+
+@pytest.mark.parametrize(
+    ("version", "requires", "named"),
+    [
+        ("2.14.0", (), "torch 2.14.0"),
+        (TORCH, ("nvidia-nccl-cu13==2.29.7",), f"torch {TORCH} (its CUDA build)"),
+    ],
+)
+def test_another_torch_is_replaced_only_when_told(
+    site: Callable[..., Path], asked: Asked, version: str, requires: tuple[str, ...], named: str
+) -> None:
+    site("torch", version, *requires)
+    site("torch-npu", TORCH_NPU)
+    site("pip", "26.0", alone=True)
+    with pytest.raises(CliError, match=re.escape(f"has {named}.")) as e:
         install_core.install()
+    assert "install-core --replace" in e.value.do
+    assert asked == []
+    install_core.install(replace=True)
+    assert asked[0][0] == [f"torch=={TORCH}+cpu", *OF_TORCH]
+
+
+def test_no_cpu_build_of_torch_anywhere(
+    site: Callable[..., Path], asked: Asked, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    site("pip", "26.0", alone=True)
+    monkeypatch.setattr(install_core.torch_index, "options", lambda torch: None)
+    with pytest.raises(CliError, match=f"pip finds no CPU build of torch {TORCH}") as e:
+        install_core.install()
+    assert "PIP_FIND_LINKS" in e.value.do
     assert asked == []
 
 
@@ -120,6 +162,7 @@ def test_an_environment_without_pip(site: Callable[..., Path], asked: Asked) -> 
 
 def test_run_installs_only_where_there_is_none(site: Callable[..., Path], asked: Asked) -> None:
     site("torch", TORCH)
+    site("torch-npu", TORCH_NPU)
     site("pip", "26.0")
     site("vllm", "0.1.0", alone=True)
     install_core.ensure_installed()
@@ -130,6 +173,7 @@ def test_run_goes_on_with_an_interrupted_installation(
     site: Callable[..., Path], asked: Asked
 ) -> None:
     site("torch", TORCH)
+    site("torch-npu", TORCH_NPU)
     site("pip", "26.0")
     site("vllm", WANT, "transformers>=5", alone=True)
     install_core.ensure_installed()

@@ -75,17 +75,12 @@ def _is_plain_core(facts: Facts) -> bool:
 
 
 def install_command(pin: pins.CorePin, facts: Facts) -> str:
-    """What to type for that set: torch and torch-npu where they differ, then the core."""
+    """What to type for that set; told to replace where another is there."""
     found = _versions(facts)
-    wrong = {
-        name: want
-        for name, want in pin.versions.items()
-        if name != "vllm" and pins.public(found.get(name, "")) != want
-    }
-    steps = [pins.pip_install(wrong)] if wrong else []
-    if not _is_plain_core(facts) or found["vllm"] != pin.vllm:
-        steps.append(pins.install_command(pin) + (" --replace" if "vllm" in found else ""))
-    return " && ".join(steps)
+    others = [name for name, version in found.items() if pins.public(version) != pin.versions[name]]
+    is_cuda = facts.torch is not None and facts.torch.is_cuda_build
+    is_another = bool(others) or is_cuda or ("vllm" in found and not _is_plain_core(facts))
+    return pins.install_command(pin) + (" --replace" if is_another else "")
 
 
 # -- topics -----------------------------------------------------------------------------------
@@ -104,7 +99,7 @@ def versions(facts: Facts) -> Iterator[Finding]:
             yield _ok("versions", f"{shown}: verified on {pin.verified}")
         else:
             yield Finding(
-                Level.NOTE, "versions", f"{shown}: of a verified set, but for the build of vLLM"
+                Level.NOTE, "versions", f"{shown}: of a verified set, but in another build"
             )
         return
     near = pins.nearest(found.get("vllm"))
@@ -120,7 +115,7 @@ def torch_pair(facts: Facts) -> Iterator[Finding]:
     """Whether torch-npu is built for this torch, and both can be imported."""
     torch, npu = facts.torch, facts.torch_npu
     near = pins.nearest(_versions(facts).get("vllm"))
-    both = pins.install_torch(near)
+    both = install_command(near, facts)
     if torch is None or npu is None:
         missing = " and ".join(n for n, d in (("torch", torch), ("torch-npu", npu)) if d is None)
         yield _problem("torch", f"{missing}: not installed", both)
@@ -142,7 +137,7 @@ def torch_pair(facts: Facts) -> Iterator[Finding]:
             "torch",
             f"torch {torch.version} is a CUDA build: it and torch-npu register the same option of "
             "the allocator, and the second to do so aborts",
-            pins.pip_install({"torch": pins.public(torch.version)}),
+            both,
         )
         return
     if error := facts.probe.error:
@@ -220,7 +215,7 @@ def symbols(facts: Facts) -> Iterator[Finding]:
     if wrong is None:
         return
     near = pins.nearest(_versions(facts).get("vllm"))
-    again = install_command(near, facts) or f"{pins.install_command(near)} --replace"
+    again = f"{pins.install_command(near)} --replace"
     if not wrong:
         yield _ok("core symbols", "every name of vLLM that this plugin relies on is as expected")
     for mismatch in wrong[:_SHOWN_MISMATCHES]:
@@ -508,5 +503,7 @@ def diagnose(facts: Facts) -> list[Finding]:
 
 
 def is_verified(facts: Facts) -> bool:
-    """Whether vLLM, torch and torch-npu are a verified set, and vLLM the build that was tested."""
-    return _is_plain_core(facts) and pins.matching(_versions(facts).get) is not None
+    """Whether vLLM, torch and torch-npu are a verified set, in the builds that were tested."""
+    is_cuda = facts.torch is not None and facts.torch.is_cuda_build
+    is_set = pins.matching(_versions(facts).get) is not None
+    return is_set and _is_plain_core(facts) and not is_cuda
