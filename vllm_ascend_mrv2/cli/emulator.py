@@ -122,6 +122,10 @@ def run(
     vllm-ascend-mrv2 emulator run --check=strict -- python program.py
     """
     environment = dict(os.environ)
+    is_checked = check or environment.get("ASCEND_EMU_CHECK", "off")
+    for option, value in (("--check-report", check_report), ("--suppressions", suppressions)):
+        if value is not None and is_checked == "off":
+            raise click.UsageError(f"{option} is about what --check finds: give that, too.")
     # The environment's own commands (vllm, python) are found without activating it.
     scripts = sysconfig.get_path("scripts")
     environment["PATH"] = os.pathsep.join(filter(None, [scripts, environment.get("PATH", "")]))

@@ -91,6 +91,15 @@ def test_run_selects_the_toolkit_and_sets_the_switches(
     assert seen["ASCEND_EMU_HBM_BYTES"] == str(2 << 30)
 
 
+@pytest.mark.parametrize("option", ["--check-report", "--suppressions"])
+def test_what_is_about_findings_needs_the_checker(option: str, tmp_path: Path) -> None:
+    file = tmp_path / "file"
+    file.touch()
+    ran = _run("emulator", "run", option, str(file), "--", "true", ASCEND_EMU_CHECK="off")
+    assert ran.returncode == 2
+    assert f"{option} is about what --check finds: give that, too." in ran.stderr
+
+
 def test_run_without_options_leaves_the_users_switches(cache: dict[str, str]) -> None:
     shown = _run(
         "emulator", "run", "--", "sh", "-c", "echo $ASCEND_EMU_GUARD", **cache, ASCEND_EMU_GUARD="1"

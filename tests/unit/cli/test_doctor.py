@@ -206,6 +206,19 @@ def test_cann_that_was_not_sourced(environment: Environment, toolkit: Path) -> N
     )
 
 
+def test_an_emulated_device_that_was_not_selected(environment: Environment, toolkit: Path) -> None:
+    """As after ASCEND_HOME_PATH alone."""
+    environment.add_stack()
+    (toolkit / "build.json").write_text("{}")
+    (toolkit / "set_env.sh").unlink()
+    report = environment.doctor(ASCEND_HOME_PATH=str(toolkit))
+    level, says, step = _line(report, "CANN")
+    assert level == "problem"
+    assert "the loader does not find its libascendcl.so" in says
+    assert step.endswith('eval "$(vllm-ascend-mrv2 emulator env)"')
+    assert _line(report, "driver")[0] == "ok"
+
+
 def test_cann_without_the_drivers_library(environment: Environment, toolkit: Path) -> None:
     """As in a container that the driver was not passed on to."""
     environment.add_stack()

@@ -214,11 +214,16 @@ def find_cann(environ: Mapping[str, str], root: Path) -> Cann | None:
         version=version,
         is_loaded=False,
         load_error=loaded,
-        is_emulated=loaded.startswith(_EMULATED_SAYS),
+        is_emulated=loaded.startswith(_EMULATED_SAYS) or _is_our_build(found),
         required_driver_hal=hal,
         is_on_path=is_on_path,
         set_env=_set_env_of(found) if found else "",
     )
+
+
+def _is_our_build(home: Path | None) -> bool:
+    """Whether `emulator build` has made that toolkit."""
+    return home is not None and (home / "build.json").is_file()
 
 
 def _set_env_of(home: Path) -> str:

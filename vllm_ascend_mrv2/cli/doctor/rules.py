@@ -258,7 +258,7 @@ def platform_plugins(facts: Facts) -> Iterator[Finding]:
         yield _problem(
             "platform plugins",
             "this plugin's own entry point is not installed, so vLLM will not find it",
-            "pip install vllm-ascend-mrv2   (in a checkout: pip install -e .)",
+            "pip install /path/to/vllm-ascend-mrv2   (a checkout or its wheel)",
         )
     elif len(others) == len(active):
         yield _problem(
@@ -302,7 +302,7 @@ def cann(facts: Facts) -> Iterator[Finding]:
     library = f"{version} in {found.home}: its" if found.home else "a"
     select = f"source {found.set_env}" if found.set_env else _SELECT
     source = f"{select}; if that does not help, " if found.home else ""
-    if not found.is_loaded and found.is_emulated:
+    if not found.is_loaded and found.is_emulated and found.is_on_path:
         name = match[1] if (match := re.search(r"\b(ASCEND_EMU_\w+)=", found.load_error)) else ""
         yield _problem(
             "CANN",
