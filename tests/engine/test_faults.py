@@ -92,11 +92,11 @@ def start(checkpoint: Path, log: Path, **environment: str) -> Server:
     return server
 
 
-def ends(server: Server, shared_memory: Iterable[Path]) -> None:
+def ends(server: Server, shared_memory: Iterable[Path], within_s: float = END_S) -> None:
     """The server ends by itself with an error, and so does all that it started; nothing is left."""
     assert server.process is not None
     server.process.wait(LIMIT_S + END_S)
-    server.assert_nothing_is_left(shared_memory, within_s=END_S)
+    server.assert_nothing_is_left(shared_memory, within_s)
     assert server.process.returncode != 0, "a supervisor would take this end for one asked for"
 
 

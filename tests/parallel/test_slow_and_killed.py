@@ -21,6 +21,8 @@ pytestmark = pytest.mark.timeout(900)
 CLIENTS = 4
 PAUSES = 5
 PAUSE_S = 1
+# Two of Ray's agents, seen for over 40 s after all else had gone where other tests ran beside.
+RAYS_END_S = 150
 ANSWER = 250  # tokens: longer than all pauses
 KINDS = [
     ("tp2", "graph"),
@@ -90,6 +92,6 @@ def test_a_killed_rank_ends_the_server(
         assert time.monotonic() - killed < LIMIT_S + END_S
         assert all("It said: " in how or "It left no reason" in how for how in told), told
         assert all(how.startswith("500: ") for how in told[len(streamed) :]), told
-        ends(server, shared_memory)
+        ends(server, shared_memory, within_s=RAYS_END_S if "ray" in name else END_S)
     finally:
         server.kill()
