@@ -83,7 +83,7 @@ def _fits(name: str, wanted: str) -> bool:
     return found is not None and pins.public(found.version) == wanted and not is_cuda_torch(found)
 
 
-def _others(pin: CorePin, core: Distribution | None) -> list[str]:
+def _others(pin: CorePin, other_core: Distribution | None) -> list[str]:
     """What is installed in the place of the pin's, in words."""
     found = [(name, _find(name)) for name in ("torch", "torch-npu")]
     others = [
@@ -91,8 +91,9 @@ def _others(pin: CorePin, core: Distribution | None) -> list[str]:
         for name, dist in found
         if dist is not None and not _fits(name, pin.versions[name])
     ]
-    if core is not None and (core.version != pin.vllm or is_cuda_build(core)):
-        others.append(f"vLLM {core.version}{' (its CUDA build)' if is_cuda_build(core) else ''}")
+    if other_core is not None:
+        kind = " (its CUDA build)" if is_cuda_build(other_core) else ""
+        others.append(f"vLLM {other_core.version}{kind}")
     return others
 
 
@@ -140,7 +141,7 @@ def install(version: str = "", *, replace: bool = False) -> None:
         say(f"vLLM {want} without CUDA packages is installed, with all that it requires.")
         return
     _check_pip()
-    if (others := _others(pin, core)) and not replace:
+    if (others := _others(pin, None if fits else core)) and not replace:
         raise CliError(
             f"This environment has {' and '.join(others)}.",
             why=f"vLLM {want} without CUDA packages, torch {pin.torch} and torch-npu "

@@ -74,12 +74,16 @@ def _is_plain_core(facts: Facts) -> bool:
     return [(d.name, d.is_cuda_build, d.unmet) for d in facts.cores] == [("vllm", False, ())]
 
 
+def _has_cuda_torch(facts: Facts) -> bool:
+    return facts.torch is not None and facts.torch.is_cuda_build
+
+
 def install_command(pin: pins.CorePin, facts: Facts) -> str:
     """What to type for that set; told to replace where another is there."""
     found = _versions(facts)
     others = [name for name, version in found.items() if pins.public(version) != pin.versions[name]]
-    is_cuda = facts.torch is not None and facts.torch.is_cuda_build
-    is_another = bool(others) or is_cuda or ("vllm" in found and not _is_plain_core(facts))
+    is_another_core = "vllm" in found and not _is_plain_core(facts)
+    is_another = bool(others) or _has_cuda_torch(facts) or is_another_core
     return pins.install_command(pin) + (" --replace" if is_another else "")
 
 
@@ -504,6 +508,5 @@ def diagnose(facts: Facts) -> list[Finding]:
 
 def is_verified(facts: Facts) -> bool:
     """Whether vLLM, torch and torch-npu are a verified set, in the builds that were tested."""
-    is_cuda = facts.torch is not None and facts.torch.is_cuda_build
     is_set = pins.matching(_versions(facts).get) is not None
-    return is_set and _is_plain_core(facts) and not is_cuda
+    return is_set and _is_plain_core(facts) and not _has_cuda_torch(facts)
