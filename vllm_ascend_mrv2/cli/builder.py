@@ -44,6 +44,9 @@ _SCARCE_BYTES = 64 << 20
 _BYTES_PER_JOB = 3 << 29
 # How many toolkits of one work tree stay, the newest first: a running process may use an older one.
 _KEPT_TOOLKITS = 4
+# What a build's folder and a work tree say of themselves, and the folders of an environment in it.
+_FACTS = "build.json"
+_ENVIRONMENT = ("torch_dir", "torch_npu_dir")
 _TAIL_LINES = 30
 _SHOWN_COLUMNS = 200  # a compiler's command line is longer, and in the log
 _PLAIN_PERIOD_S = 10.0
@@ -300,6 +303,7 @@ class _Build:
             shutil.rmtree(partial, ignore_errors=True)
         self.work.mkdir(parents=True, exist_ok=True)
         self.log.write_bytes(b"")
+        (self.work / _FACTS).write_text(json.dumps(self._facts(), indent=1) + "\n", "utf-8")
 
     def _check_space(self) -> None:
         # A work tree that is there already holds part of what is needed.
@@ -413,16 +417,10 @@ class _Build:
         """Copy the result beside its final place, then rename: never visible in part."""
         final = self.cache / self.product.folder / key
         partial = final.with_name(f"{key}.partial")
-        facts = {
-            "key": key,
-            "source": str(self.source),
-            "compiler": self.tools.cxx,
-            "work": str(self.work),
-            **{name: str(value) for name, value in asdict(self.stack).items()},
-        }
+        facts = {"key": key, **self._facts()}
         try:
             shutil.copytree(self.out, partial, symlinks=True)
-            (partial / "build.json").write_text(json.dumps(facts, indent=1) + "\n", "utf-8")
+            (partial / _FACTS).write_text(json.dumps(facts, indent=1) + "\n", "utf-8")
             if final.exists():
                 # A process that has the old libraries mapped keeps them.
                 shutil.rmtree(final)
@@ -436,16 +434,40 @@ class _Build:
             shutil.rmtree(self.work, ignore_errors=True)
         return Toolkit(final, self.product.libraries)
 
+    def _facts(self) -> dict[str, str]:
+        """What is built from what, of its folder and of the work tree."""
+        return {
+            "source": str(self.source),
+            "compiler": self.tools.cxx,
+            "work": str(self.work),
+            **{name: str(value) for name, value in asdict(self.stack).items()},
+        }
+
     def _prune(self, newest: Path) -> None:
-        """Remove what earlier states of the same sources left, but for the newest few."""
+        """Remove what earlier states of the same sources left, but for the newest few, and what
+        belongs to an environment or a checkout that is no longer there.
+        """
+        for folder in [facts.parent for facts in self.cache.glob(f"*/*/{_FACTS}")]:
+            # Checkouts with the same sources share a build, but no work tree.
+            needed = _ENVIRONMENT + (("source",) if folder.parent == self.work.parent else ())
+            found = _read(folder)
+            if any(name in found and not found[name].is_dir() for name in needed):
+                shutil.rmtree(folder, ignore_errors=True)
         mine = [
-            facts.parent
-            for facts in newest.parent.glob("*/build.json")
-            if json.loads(facts.read_text(encoding="utf-8")).get("work") == str(self.work)
+            folder for folder in newest.parent.iterdir() if _read(folder).get("work") == self.work
         ]
         mine.sort(key=lambda path: path.stat().st_mtime, reverse=True)
         for old in mine[_KEPT_TOOLKITS:]:
             shutil.rmtree(old, ignore_errors=True)
+
+
+def _read(folder: Path) -> dict[str, Path]:
+    """The facts of a build or a work tree that are paths; none where there is none."""
+    try:
+        facts = json.loads((folder / _FACTS).read_text(encoding="utf-8"))
+    except (OSError, ValueError):  # not a build, or cut short by a kill
+        return {}
+    return {name: Path(facts[name]) for name in ("work", "source", *_ENVIRONMENT) if name in facts}
 
 
 @contextlib.contextmanager

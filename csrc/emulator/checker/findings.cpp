@@ -18,6 +18,7 @@
 #include "runtime/config.h"
 #include "runtime/device.h"
 #include "runtime/json.h"
+#include "runtime/output_file.h"
 
 namespace emu::check {
 namespace {
@@ -200,15 +201,9 @@ std::string as_json(const Store& s) {
 // With the store's lock.
 void write_file(const Store& s) {
   if (!config().check_report_path) return;
-  const std::string path = expand_path(*config().check_report_path);
-  const std::string unfinished = path + ".part";
-  std::ofstream file(unfinished);
-  file << as_json(s);
-  file.close();
-  if (!file || std::rename(unfinished.c_str(), path.c_str()) != 0) {
-    std::fprintf(stderr, "[ascend-check] the report cannot be written to %s: %s\n", path.c_str(),
-                 std::strerror(errno));
-  }
+  const std::string text = as_json(s);
+  write_output_file("ASCEND_EMU_CHECK_REPORT", *config().check_report_path,
+                    [&](std::FILE* file) { std::fwrite(text.data(), 1, text.size(), file); });
 }
 
 bool matches(const Suppression& suppression, const Finding& finding) {

@@ -50,8 +50,8 @@ struct Config {
   bool log_to_stderr;  // ASCEND_SLOG_PRINT_TO_STDOUT (CANN's own)
 };
 
-// The settings of this process, read at the first call. A value that cannot be understood ends
-// the process with a message: a test that runs with other settings than it asked for proves
+// The settings of this process, read at the first call. A name or a value that cannot be understood
+// ends the process with a message: a test that runs with other settings than it asked for proves
 // nothing.
 const Config& config();
 
@@ -63,8 +63,5 @@ std::optional<SlowTasks> parse_slow_tasks(const std::string& text);
 // Physical ids of the devices that ASCEND_RT_VISIBLE_DEVICES lets this process see, read from the
 // environment at each call: callers freeze the answer when a device is first used.
 std::vector<int> visible_devices();
-
-// `path` with %p replaced by this process's id.
-std::string expand_path(const std::string& path);
 
 }  // namespace emu

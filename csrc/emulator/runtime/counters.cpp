@@ -20,6 +20,7 @@
 #include "runtime/config.h"
 #include "runtime/graph.h"
 #include "runtime/json.h"
+#include "runtime/output_file.h"
 #include "runtime/trace.h"
 
 namespace emu {
@@ -419,16 +420,9 @@ HostWait::~HostWait() {
 
 void write_counters_file() {
   if (!config().counters_path) return;
-  std::string path = expand_path(*config().counters_path);
-  std::FILE* file = std::fopen(path.c_str(), "w");
-  if (!file) {
-    std::fprintf(stderr, "[ascend-emulator] cannot write ASCEND_EMU_COUNTERS=%s: %s\n",
-                 path.c_str(), std::strerror(errno));
-    return;
-  }
-  std::string text = snapshot();
-  std::fwrite(text.data(), 1, text.size(), file);
-  std::fclose(file);
+  const std::string text = snapshot();
+  write_output_file("ASCEND_EMU_COUNTERS", *config().counters_path,
+                    [&](std::FILE* file) { std::fwrite(text.data(), 1, text.size(), file); });
 }
 
 }  // namespace emu

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "runtime/config.h"
+#include "runtime/output_file.h"
 
 namespace emu {
 namespace {
@@ -47,6 +48,28 @@ void add(const Span& span) {
   }
 }
 
+void write_spans(std::FILE* file) {
+  Log& l = log();
+  std::lock_guard lock(l.mutex);
+  std::fprintf(file, "{\"traceEvents\":[\n");
+  // Chrome's "process" is the host (0) or a device (1 + index); its "thread" is the track.
+  std::fprintf(file,
+               "{\"name\":\"process_name\",\"ph\":\"M\",\"pid\":0,\"args\":{\"name\":\"host\"}}");
+  for (int device = 0; device < config().devices; ++device) {
+    std::fprintf(file,
+                 ",\n{\"name\":\"process_name\",\"ph\":\"M\",\"pid\":%d,\"args\":{\"name\":"
+                 "\"npu:%d\"}}",
+                 device + 1, device);
+  }
+  for (const Span& span : l.spans) {
+    std::fprintf(file,
+                 ",\n{\"name\":\"%s\",\"ph\":\"X\",\"pid\":%d,\"tid\":%d,\"ts\":%.3f,\"dur\":%.3f}",
+                 span.name, span.device + 1, span.track, static_cast<double>(span.start_ns) / 1e3,
+                 static_cast<double>(span.end_ns - span.start_ns) / 1e3);
+  }
+  std::fprintf(file, "\n],\"displayTimeUnit\":\"ms\",\"lostSpans\":%zu}\n", l.lost);
+}
+
 }  // namespace
 
 bool tracing() {
@@ -75,34 +98,7 @@ TraceTask::~TraceTask() {
 }
 
 void write_trace_file() {
-  if (!tracing()) return;
-  std::string path = expand_path(*config().trace_path);
-  std::FILE* file = std::fopen(path.c_str(), "w");
-  if (!file) {
-    std::fprintf(stderr, "[ascend-emulator] cannot write ASCEND_EMU_TRACE=%s: %s\n", path.c_str(),
-                 std::strerror(errno));
-    return;
-  }
-  Log& l = log();
-  std::lock_guard lock(l.mutex);
-  std::fprintf(file, "{\"traceEvents\":[\n");
-  // Chrome's "process" is the host (0) or a device (1 + index); its "thread" is the track.
-  std::fprintf(file,
-               "{\"name\":\"process_name\",\"ph\":\"M\",\"pid\":0,\"args\":{\"name\":\"host\"}}");
-  for (int device = 0; device < config().devices; ++device) {
-    std::fprintf(file,
-                 ",\n{\"name\":\"process_name\",\"ph\":\"M\",\"pid\":%d,\"args\":{\"name\":"
-                 "\"npu:%d\"}}",
-                 device + 1, device);
-  }
-  for (const Span& span : l.spans) {
-    std::fprintf(file,
-                 ",\n{\"name\":\"%s\",\"ph\":\"X\",\"pid\":%d,\"tid\":%d,\"ts\":%.3f,\"dur\":%.3f}",
-                 span.name, span.device + 1, span.track, static_cast<double>(span.start_ns) / 1e3,
-                 static_cast<double>(span.end_ns - span.start_ns) / 1e3);
-  }
-  std::fprintf(file, "\n],\"displayTimeUnit\":\"ms\",\"lostSpans\":%zu}\n", l.lost);
-  std::fclose(file);
+  if (tracing()) write_output_file("ASCEND_EMU_TRACE", *config().trace_path, write_spans);
 }
 
 }  // namespace emu

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import json
 import signal
 import subprocess
 import sys
@@ -170,12 +171,44 @@ def test_visible_devices_may_be_set_until_the_first_use() -> None:
         ("ASCEND_EMU_HBM_BYTES", "16G"),
         ("ASCEND_EMU_GUARD", "yes"),
         ("ASCEND_EMU_SCHEDULE_SEED", "-1"),
+        ("ASCEND_EMU_COUNTERS", "/nonexistent/counters-%p.json"),
+        ("ASCEND_EMU_TRACE", "/nonexistent/trace.json"),
+        ("ASCEND_EMU_CHECK_REPORT", "/"),
     ],
 )
 def test_a_setting_that_is_not_valid_ends_the_process(name: str, value: str) -> None:
     result = run_script(BARE + "acl.aclrtSetDevice(0)", **{name: value})
     assert result.returncode == 2
     assert f"{name}='{value}' is not valid: expected" in result.stderr
+
+
+def test_a_setting_that_there_is_not_ends_the_process() -> None:
+    result = run_script(BARE + "acl.aclrtSetDevice(0)", ASCEND_EMU_GAURD="1")
+    assert result.returncode == 2
+    assert "there is no switch ASCEND_EMU_GAURD: " in result.stderr
+    assert "ASCEND_EMU_GUARD" in result.stderr
+
+
+def test_a_file_that_cannot_be_written_whole_is_said_and_leaves_the_earlier_one(
+    tmp_path: Path,
+) -> None:
+    script = BARE + "acl.aclrtSetDevice(0)"
+    counters = tmp_path / "counters.json"
+    assert run_script(script, ASCEND_EMU_COUNTERS=str(counters)).returncode == 0
+    earlier = counters.read_text()
+    assert json.loads(earlier)["version"] == 1
+    limited = f"{script}; import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (64, 64))"
+    result = run_script(limited, ASCEND_EMU_COUNTERS=str(counters))
+    assert result.returncode == 0
+    assert f"cannot write ASCEND_EMU_COUNTERS={counters}: File too large" in result.stderr
+    assert {path.name: path.read_text() for path in tmp_path.iterdir()} == {counters.name: earlier}
+
+
+def test_a_device_file_is_written_to_and_not_replaced() -> None:
+    result = run_script(BARE + "acl.aclrtSetDevice(0)", ASCEND_EMU_COUNTERS="/dev/full")
+    assert result.returncode == 0
+    assert "cannot write ASCEND_EMU_COUNTERS=/dev/full: No space left" in result.stderr
+    assert Path("/dev/full").is_char_device()
 
 
 def test_a_process_that_only_counts_devices_is_quick_and_has_no_workers() -> None:

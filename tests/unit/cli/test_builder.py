@@ -11,7 +11,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import astuple
+from dataclasses import astuple, replace
 from pathlib import Path
 
 import pytest
@@ -95,6 +95,29 @@ def test_old_toolkits_are_removed(
         built.append(ensure_built(project, stack, cache).path.name)
         time.sleep(0.01)
     assert _toolkits(cache) == sorted(built[1:])
+
+
+@pytest.mark.parametrize("gone", ["checkout", "environment"])
+def test_what_belongs_to_something_that_is_gone_is_removed(
+    project: Path, stack: Stack, tmp_path: Path, gone: str
+) -> None:
+    cache, other = tmp_path / "cache", tmp_path / "other"
+    shutil.copytree(project, other)
+    (other / "one.cpp").write_text("int one() { return 2; }\n")
+    first = ensure_built(project, stack, cache).path.name
+    if gone == "checkout":
+        second = ensure_built(other, stack, cache).path.name
+    else:
+        second = ensure_built(project, replace(stack, torch_dir=other), cache).path.name
+    works = set((cache / "work").iterdir())
+    assert len(works) == 2
+    shutil.rmtree(other)
+    (project / "one.cpp").write_text("int one() { return 3; }\n")
+    third = ensure_built(project, stack, cache).path.name
+    # Another checkout with the same sources may use what the one that is gone has built.
+    kept = [first, third] + ([second] if gone == "checkout" else [])
+    assert _toolkits(cache) == sorted(kept)
+    assert len(works & set((cache / "work").iterdir())) == 1
 
 
 def test_installed_sources_leave_no_work_tree(project: Path, stack: Stack, tmp_path: Path) -> None:
