@@ -153,6 +153,7 @@ contract:
 
 docs:
 	@$(BOOTSTRAP) docs
+	@$(BIN)/python tools/docs_tables.py
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build
 	@echo 'build/site/index.html'
 

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Puts what code, data and tests know into the pages of docs/, when mkdocs builds them.
+"""Puts what code, data and tests know into the pages of docs/; `make docs` runs it first.
 
-A page has a line `<!-- table: NAME -->` where a table of TABLES goes; an unknown name ends the
-build.
-Imports neither torch nor vllm.
+A page has `<!-- table: NAME -->` before a table of TABLES, and `<!-- end of table -->` behind it:
+what is between is written anew. The pages are read as files, too, so that it stays in them; a test
+compares. Imports neither torch nor vllm.
 """
 
 from __future__ import annotations
@@ -25,7 +25,8 @@ from vllm_ascend_mrv2.compat import differences, pins  # noqa: E402
 from vllm_ascend_mrv2.support import REFUSALS, SUPPORTED_DTYPES  # noqa: E402
 
 RESULTS = ROOT / "docs" / "results"
-_MARK = re.compile(r"^<!-- table: ([a-z-]+) -->$", re.MULTILINE)
+_END = "<!-- end of table -->"
+_PLACE = re.compile(rf"^(<!-- table: (.+?) -->)$.*?^{_END}$", re.MULTILINE | re.DOTALL)
 _MEANING = {
     "verified": "the tests pass on it",
     "static": "it has every name that the plugin relies on; its engine tests have not all run",
@@ -158,6 +159,14 @@ TABLES: dict[str, Callable[[], str]] = {
 }
 
 
-def on_page_markdown(markdown: str, **_: Any) -> str:
-    """Called by mkdocs for each page. Raises KeyError for a table that is not known."""
-    return _MARK.sub(lambda match: TABLES[match[1]](), markdown)
+def refreshed(page: str) -> str:
+    """The page with its tables as they are now. Raises KeyError for a table that is not known."""
+    return _PLACE.sub(lambda place: f"{place[1]}\n\n{TABLES[place[2]]()}\n\n{_END}", page)
+
+
+if __name__ == "__main__":
+    for path in sorted((ROOT / "docs").glob("*.md")):
+        before = path.read_text(encoding="utf-8")
+        if (after := refreshed(before)) != before:
+            path.write_text(after, encoding="utf-8")
+            print(f"{path.relative_to(ROOT)}: its tables are now as code and results have them")

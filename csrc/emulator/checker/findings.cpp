@@ -295,26 +295,23 @@ void report(const Finding& finding) {
     if (s.is_over) return;
     auto [entry, is_new] = s.index.try_emplace(key_of(finding), s.all.size());
     const bool is_after = is_after_a_fault(finding, device, s);
-    if (!is_new) {
-      Known& known = s.all[entry->second];
-      ++known.count;
-      if (known.suppressed_because == kAfterAFault && !is_after) {
-        known.suppressed_because.clear();
-        write_file(s);
-        std::fputs(as_text(known.finding, entry->second + 1).c_str(), stderr);
-        std::fflush(stderr);
-      }
-      if (!known.suppressed_because.empty()) return;
-      text = as_text(known.finding, entry->second + 1);
-    } else {
-      Known& known = s.all.emplace_back(Known{finding, 1, ""});
+    if (is_new) s.all.push_back({finding, 0, ""});
+    Known& known = s.all[entry->second];
+    ++known.count;
+    bool is_news = is_new;
+    if (is_new) {
       if (is_after) known.suppressed_because = kAfterAFault;
       for (const Suppression& suppression : s.suppressions) {
         if (matches(suppression, finding)) known.suppressed_because = suppression.reason;
       }
-      write_file(s);
-      if (!known.suppressed_because.empty()) return;
-      text = as_text(finding, s.all.size());
+    } else if (known.suppressed_because == kAfterAFault && !is_after) {
+      known.suppressed_because.clear();
+      is_news = true;
+    }
+    if (is_news) write_file(s);
+    if (!known.suppressed_because.empty()) return;
+    text = as_text(known.finding, entry->second + 1);
+    if (is_news) {
       std::fputs(text.c_str(), stderr);
       std::fflush(stderr);
     }
