@@ -296,13 +296,20 @@ def test_a_variable_that_names_no_folder() -> None:
     assert found.next_step.startswith("source the set_env.sh of the CANN in use; for the emulated")
 
 
-def test_settings_that_the_emulated_device_refuses() -> None:
-    error = "[ascend-emulator] ASCEND_EMU_DEVICES='x' is not valid: expected a number"
+@pytest.mark.parametrize(
+    ("says", "name"),
+    [
+        ("ASCEND_EMU_DEVICES='x' is not valid: expected a number", "ASCEND_EMU_DEVICES"),
+        ("there is no switch ASCEND_EMU_GAURD: unset it, or take one of A B", "ASCEND_EMU_GAURD"),
+    ],
+)
+def test_settings_that_the_emulated_device_refuses(says: str, name: str) -> None:
+    error = f"[ascend-emulator] {says}"
     cann = Cann("/cache", "", False, load_error=error, is_emulated=True, is_on_path=True)
     facts = replace(CARD, cann=cann, driver=None, probe=TorchProbe(True, error=error))
     assert [(topic, step) for topic, _, step in problems(facts)] == [
         ("torch", "make CANN loadable, see CANN below"),
-        ("CANN", "correct ASCEND_EMU_DEVICES, or unset it"),
+        ("CANN", f"correct {name}, or unset it"),
     ]
 
 

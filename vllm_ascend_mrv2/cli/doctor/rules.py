@@ -307,7 +307,7 @@ def cann(facts: Facts) -> Iterator[Finding]:
     select = f"source {found.set_env}" if found.set_env else _SELECT
     source = f"{select}; if that does not help, " if found.home else ""
     if not found.is_loaded and found.is_emulated and found.is_on_path:
-        name = match[1] if (match := re.search(r"\b(ASCEND_EMU_\w+)=", found.load_error)) else ""
+        name = match[0] if (match := re.search(r"\bASCEND_EMU_\w+", found.load_error)) else ""
         yield _problem(
             "CANN",
             f"the emulated device refuses its settings: {found.load_error}",
