@@ -17,7 +17,6 @@ from vllm.config.compilation import CUDAGraphMode
 from vllm.v1.worker.gpu.cudagraph_utils import BatchExecutionDescriptor
 from vllm.v1.worker.gpu.input_batch import InputBatch
 from vllm.v1.worker.gpu.spec_decode import init_speculator as core_init_speculator
-from vllm.v1.worker.gpu.spec_decode.multi_module_mtp.speculator import MultiModuleMTPSpeculator
 from vllm.v1.worker.gpu.spec_decode.speculator import DraftModelSpeculator
 from vllm.v1.worker.gpu.spec_decode.standalone_ar.speculator import StandaloneARSpeculator
 from vllm.v1.worker.gpu.spec_decode.target_dependent_ar.speculator import (
@@ -108,16 +107,12 @@ class HostLengths(DraftModelSpeculator):
             return np.minimum(target_lens + step, longest)
         if step == 0 and isinstance(self, StandaloneARSpeculator):
             return np.minimum(target_lens + 1, longest)
-        computed = self.read_back.computed(batch.idx_mapping_np)
-        if step == 0 and isinstance(self, MultiModuleMTPSpeculator):
-            # Tokens that are computed again take the place of rejected ones, but for one.
-            return target_lens - np.maximum(target_lens - computed - 1, 0)
         if step == 0:
             raise NotImplementedError(
                 f"{type(self).__name__} builds attention of its own for the target's tokens, whose "
                 "lengths are not known here. This is a fault of the plugin; please report it."
             )
-        return np.minimum(computed + step, longest)
+        return np.minimum(self.read_back.computed(batch.idx_mapping_np) + step, longest)
 
 
 def _as(kind: Any, made: Any) -> Any:
