@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 import torch
 from rich.console import Console
@@ -21,6 +21,9 @@ from rich.table import Table
 
 from vllm_ascend_mrv2 import envs
 from vllm_ascend_mrv2.compat import pins
+
+if TYPE_CHECKING:
+    from vllm.config import VllmConfig
 
 PINNING_WHY_NOT = (
     "asynchronous copies from pinned memory are not proven on CANN (they hung or read the next "
@@ -48,7 +51,7 @@ def pin_memory_decision() -> Decision:
     return Decision("pinned memory", "off", f"{PINNING_WHY_NOT}; {PINNING_CONDITION}")
 
 
-def seq_lens_decision(config: Any) -> Decision:
+def seq_lens_decision(config: VllmConfig) -> Decision:
     """What the sequence-length authority starts from."""
     if envs.SEQ_LENS.read() == "device":
         return Decision("sequence lengths", "device", f"{envs.SEQ_LENS.name}=device (debug)")
@@ -72,7 +75,7 @@ def seq_lens_decision(config: Any) -> Decision:
     )
 
 
-def input_copy_decision(config: Any) -> Decision:
+def input_copy_decision(config: VllmConfig) -> Decision:
     """How a step's host data reaches the device."""
     from vllm_ascend_mrv2.runner.input_copy import InputCopyPolicy, input_copy_of
 
@@ -84,7 +87,7 @@ def input_copy_decision(config: Any) -> Decision:
     return Decision("input copies", choices[verdict.policy], verdict.reason)
 
 
-def graph_decision(config: Any) -> Decision:
+def graph_decision(config: VllmConfig) -> Decision:
     """Which batches replay a captured graph."""
     mode = config.compilation_config.cudagraph_mode.name
     if mode == "NONE":
@@ -117,7 +120,7 @@ def device_decision() -> Decision:
     return Decision("device", choice, f"libascendcl from {library.parent}")
 
 
-def ranks_decision(config: Any) -> Decision:
+def ranks_decision(config: VllmConfig) -> Decision:
     """How the model is spread over devices."""
     parallel = config.parallel_config
     sizes = {
@@ -143,7 +146,7 @@ def _loaded_library(name: str) -> Path | None:
     return None
 
 
-def collect(config: Any) -> list[Decision]:
+def collect(config: VllmConfig) -> list[Decision]:
     """The record of a finished VllmConfig."""
     from vllm_ascend_mrv2 import kernels
     from vllm_ascend_mrv2.attention.backend import PREFERRED_BLOCK_SIZE

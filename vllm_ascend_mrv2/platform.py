@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from argparse import ArgumentParser
 
     from vllm.config import VllmConfig
+    from vllm.v1.attention.selector import AttentionSelectorConfig
 
 # A child of the logger that vLLM configures: others are silent below WARNING.
 logger = init_logger(f"vllm.{__name__}")
@@ -170,7 +171,10 @@ class NPUPlatform(Platform):
 
     @classmethod
     def get_attn_backend_cls(
-        cls, selected_backend: Any, attn_selector_config: Any, num_heads: int | None = None
+        cls,
+        selected_backend: Any,
+        attn_selector_config: AttentionSelectorConfig,
+        num_heads: int | None = None,
     ) -> str:
         from vllm_ascend_mrv2.attention.backend import AscendAttentionBackend
         from vllm_ascend_mrv2.attention.encoder import AscendEncoderBackend

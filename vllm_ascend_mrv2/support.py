@@ -10,9 +10,18 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from vllm_ascend_mrv2 import envs
+from vllm_ascend_mrv2 import envs, refused
+
+if TYPE_CHECKING:  # for the contract, which follows these names; nothing is imported at run time
+    from vllm.config import (
+        CompilationConfig,
+        ModelConfig,
+        ParallelConfig,
+        SpeculativeConfig,
+        VllmConfig,
+    )
 
 SUPPORTED_DTYPES = ("bfloat16", "float16", "float32")
 
@@ -37,8 +46,13 @@ class Refusal:
 
 
 def _path(config: Any, path: str, default: Any = None) -> Any:
+    """What a VllmConfig has under that path, or `default` where a part of it is None.
+
+    Raises AttributeError for a name that core does not have: a question that nobody can answer must
+    not pass for a no. The contract has every path.
+    """
     for name in path.split("."):
-        config = getattr(config, name, None)
+        config = getattr(config, name)
         if config is None:
             return default
     return config
@@ -56,7 +70,7 @@ def _given(path: str, what: str) -> Callable[[Any], str | None]:
     return lambda config: what if _path(config, path) else None
 
 
-def _v1_runner(config: Any) -> str | None:
+def _v1_runner(config: VllmConfig) -> str | None:
     return None if config.use_v2_model_runner else "a model or feature that core runs on V1 only"
 
 
@@ -72,16 +86,32 @@ def _method(*methods: str) -> Callable[[Any], str | None]:
     return asked
 
 
-def _quantization(config: Any) -> str | None:
-    for model, role in (("model_config", ""), (_DRAFT_MODEL, " of the draft model")):
-        if method := _path(config, f"{model}.quantization"):
-            return f"quantization={method}{role}"
+def _models(config: VllmConfig) -> list[tuple[ModelConfig, str]]:
+    """The models that a start-up would load, and what each is."""
+    drafter: SpeculativeConfig | None = config.speculative_config
+    models = [(config.model_config, "model")]
+    if drafter is not None:
+        models.append((drafter.draft_model_config, "draft model"))
+    return [(model, role) for model, role in models if model is not None]
+
+
+def _quantization(config: VllmConfig) -> str | None:
+    for model, role in _models(config):
+        if (method := _quantization_of(model)) is not None:
+            return f"quantization={method} of the {role}"
     return None
 
 
-def _kv_cache_dtype(config: Any) -> str | None:
-    for path in ("cache_config.cache_dtype", "speculative_config.kv_cache_dtype"):
-        dtype = _path(config, path, "auto")
+def _quantization_of(model: ModelConfig) -> str | None:
+    method: str | None = model.quantization
+    return method
+
+
+def _kv_cache_dtype(config: VllmConfig) -> str | None:
+    for dtype in (
+        config.cache_config.cache_dtype,
+        _path(config, "speculative_config.kv_cache_dtype", "auto"),
+    ):
         if dtype not in ("auto", "float16", "bfloat16"):
             return f"kv_cache_dtype={dtype}"
     return None
@@ -93,8 +123,8 @@ def _encoder(config: Any) -> str | None:
     return "a multimodal model" if _path(config, "model_config.is_multimodal_model") else None
 
 
-def _several_mtp_modules(config: Any) -> str | None:
-    speculation = _path(config, "speculative_config")
+def _several_mtp_modules(config: VllmConfig) -> str | None:
+    speculation: SpeculativeConfig | None = config.speculative_config
     if speculation is None or not speculation.use_multi_module_mtp():
         return None
     return "speculative method mtp with several modules"
@@ -124,16 +154,30 @@ def _watermark_on_another_core(config: Any) -> str | None:
     return "watermarking"
 
 
+def _attention_backend(config: VllmConfig) -> str | None:
+    attention = config.attention_config
+    for backend in (attention.backend, *attention.backend_per_kind.values()):
+        if backend is not None and backend.name != "CUSTOM":
+            return f"attention backend {backend.name}"
+    return None
+
+
+def _tensor_arena(config: VllmConfig) -> str | None:
+    from vllm_ascend_mrv2.compat import tensor_arena
+
+    return "the shared-memory tensor arena" if tensor_arena.is_asked_for(config) else None
+
+
 def _watermark_with_speculation(config: Any) -> str | None:
     if _path(config, "watermark_config") is None or _path(config, "speculative_config") is None:
         return None
     return "watermarking with speculative decoding"
 
 
-def _speculation_beyond_tensor_parallelism(config: Any) -> str | None:
-    parallel = _path(config, "parallel_config")
-    if _path(config, "speculative_config") is None or parallel is None:
+def _speculation_beyond_tensor_parallelism(config: VllmConfig) -> str | None:
+    if config.speculative_config is None:
         return None
+    parallel: ParallelConfig = config.parallel_config
     for name, size in (
         ("pipeline", parallel.pipeline_parallel_size),
         ("data", parallel.data_parallel_size),
@@ -160,21 +204,27 @@ def _masked_without_effect(config: Any) -> str | None:
     return None
 
 
-def _architecture(config: Any) -> str | None:
-    for model, role in (("model_config", "model"), (_DRAFT_MODEL, "draft model")):
-        for attribute, what in (
-            ("use_mla", f"a {role} with latent attention (MLA)"),
-            ("is_hybrid", f"a hybrid (attention and state-space) {role}"),
-            ("is_attention_free", f"an attention-free {role}"),
-            ("is_diffusion", f"a diffusion language {role}"),
-        ):
-            if _path(config, f"{model}.{attribute}"):
-                return what
+def _architecture(config: VllmConfig) -> str | None:
+    for model, role in _models(config):
+        if (kind := _kind_of(model)) is not None:
+            return f"{kind} {role}"
     return None
 
 
-def _transformers_backend(config: Any) -> str | None:
-    model = _path(config, "model_config")
+def _kind_of(model: ModelConfig) -> str | None:
+    for is_one, kind in (
+        (model.use_mla, "a latent attention (MLA)"),
+        (model.is_hybrid, "a hybrid (attention and state-space)"),
+        (model.is_attention_free, "an attention-free"),
+        (model.is_diffusion, "a diffusion language"),
+    ):
+        if is_one:
+            return kind
+    return None
+
+
+def _transformers_backend(config: VllmConfig) -> str | None:
+    model: ModelConfig | None = config.model_config
     if model is None or not model.using_transformers_backend():
         return None
     return f"{', '.join(model.architectures)} by transformers' own code"
@@ -228,10 +278,8 @@ def _ray_beyond(config: Any) -> str | None:
     return None
 
 
-def _several_machines(config: Any) -> str | None:
-    parallel = _path(config, "parallel_config")
-    if parallel is None:
-        return None
+def _several_machines(config: VllmConfig) -> str | None:
+    parallel: ParallelConfig = config.parallel_config
     if parallel.nnodes > 1:
         return f"nnodes={parallel.nnodes}"
     if parallel.data_parallel_backend != "mp":  # core starts Ray for one rank, too
@@ -260,7 +308,6 @@ def _weight_offloading(config: Any) -> str | None:
     return None
 
 
-_DRAFT_MODEL = "speculative_config.draft_model_config"
 _NO_SPECULATION = "use another method of the README's table, or start without --speculative-config"
 _CONTEXT_WHY = "attention over a context that several devices hold is not built"
 _CONTEXT_INSTEAD = "use tensor, data, pipeline or expert parallelism"
@@ -453,6 +500,12 @@ REFUSALS: tuple[Refusal, ...] = (
         "serve a model of a family in the README's table",
     ),
     Refusal(
+        "other attention backends",
+        _attention_backend,
+        "they are kernels of other devices",
+        "leave --attention-backend unset",
+    ),
+    Refusal(
         "dual batch overlap",
         _given("parallel_config.enable_dbo", "dual batch overlap"),
         "microbatches are not verified on this device",
@@ -486,7 +539,7 @@ REFUSALS: tuple[Refusal, ...] = (
     ),
     Refusal(
         "shared-memory tensor arena",
-        _given("parallel_config.enable_shm_tensor_arena", "the shared-memory tensor arena"),
+        _tensor_arena,
         "it hands out views of shared memory that may be reused while a copy still reads them",
         "start without --enable-shm-tensor-arena",
     ),
@@ -532,7 +585,7 @@ def refusals_for(config: Any, rows: Iterable[Refusal] = REFUSALS) -> list[str]:
     ]
 
 
-def device_problems(parallel_config: Any, visible: int) -> list[str]:
+def device_problems(parallel_config: ParallelConfig, visible: int) -> list[str]:
     """A line where the ranks of this process's engines need more devices than `visible` ones.
 
     The server in front of data-parallel engines sees the devices of all; an engine, which core
@@ -546,7 +599,7 @@ def device_problems(parallel_config: Any, visible: int) -> list[str]:
         return []
     return [
         f"{needed} ranks: each needs an NPU of its own, and this process sees {visible}; give it "
-        "more (ASCEND_RT_VISIBLE_DEVICES), or ask for fewer ranks"
+        "more (docs/troubleshooting.md says how), or ask for fewer ranks"
     ]
 
 
@@ -558,14 +611,15 @@ def setting_of(row: Refusal, environ: Mapping[str, str]) -> str | None:
 
 
 def refuse(lines: list[str]) -> None:
-    """Raise UnsupportedConfigError with the lines, if there are any."""
+    """Raise UnsupportedConfigError with the lines, if there are any; a process that this ends
+    prints no more than them."""
     if lines:
-        raise UnsupportedConfigError(
-            "vllm-ascend-mrv2 refuses to start. " + " | ".join(lines) + "."
-        )
+        message = "vllm-ascend-mrv2 refuses to start. " + " | ".join(lines) + "."
+        refused.end_with(message)
+        raise UnsupportedConfigError(message)
 
 
-def graph_requests(compilation_config: Any) -> list[str]:
+def graph_requests(compilation_config: CompilationConfig) -> list[str]:
     """Refusals of graph and compile modes that the user set (None: left to the platform)."""
     lines = []
     mode = compilation_config.cudagraph_mode

@@ -217,6 +217,11 @@ ASKS = (
         ("--enable-expert-parallel", "--all2all-backend", "deepep_low_latency"),
         config=MOE,
     ),
+    Ask(
+        "other attention backends",
+        "attention backend FLASH_ATTN",
+        ("--attention-backend", "FLASH_ATTN"),
+    ),
     Ask("quantization", "quantization=fp8", ("--quantization", "fp8")),
     Ask("quantized KV cache", "kv_cache_dtype=fp8", ("--kv-cache-dtype", "fp8")),
     Ask("encoder and multimodal models", "encoder", config=WHISPER),
@@ -396,8 +401,12 @@ def test_vllm_serve_ends_at_once_with_the_line(
     ran = vllm("serve", model, "--device", "npu", extra=extra)
     assert ran.code != 0
     line = ran.line_with(PREFIX)
+    assert line.startswith(f"error: {PREFIX}")
     assert named in line
     assert why in line
+    assert ran.output.count(PREFIX) == 1
+    assert "Traceback" not in ran.output
+    assert "ERR99999" not in ran.output
 
 
 def test_vllm_serve_refuses_an_unknown_switch_of_ours(model: Path) -> None:

@@ -21,6 +21,7 @@ ALLOWED: dict[str, set[str]] = {
     "envs": set(),
     "last_words": set(),
     "engine_folder": set(),
+    "refused": set(),
     "attention": {"compat", "envs"},
     "builds": {"envs"},
     "graph": {"attention", "builds", "compat", "envs", "kernels"},
@@ -30,7 +31,7 @@ ALLOWED: dict[str, set[str]] = {
     "runner": {
         *("attention", "compat", "distributed", "envs", "graph", "kernels", "last_words", "layers"),
     },
-    "support": {"compat", "envs"},
+    "support": {"compat", "envs", "refused"},
     "decisions": {
         *("attention", "compat", "envs", "graph", "kernels", "layers", "runner", "support"),
     },

@@ -297,6 +297,48 @@ def test_what_only_a_base_class_has_is_reported(copied: Copy) -> None:
     assert found.found == "that of WorkerBase"
 
 
+@pytest.mark.parametrize(
+    ("file", "name", "symbol", "look_at"),
+    [
+        # A path that is written as text, in a question that must not pass for answered.
+        (
+            "config/cache.py",
+            "kv_offloading_size",
+            "vllm.config:VllmConfig.cache_config.kv_offloading_size",
+            "support.py",
+        ),
+        ("config/model.py", "is_hybrid", "vllm.config:ModelConfig.is_hybrid", "support.py"),
+        # Private, and read in a function that stands in for a method.
+        (
+            "v1/worker/gpu/buffer_utils.py",
+            "_staged_write_indices",
+            "vllm.v1.worker.gpu.buffer_utils:StagedWriteTensor._staged_write_indices",
+            "kernels/buffer_utils.py",
+        ),
+        # Of an element of a sequence, and of what a call returns.
+        (
+            "v1/core/sched/output.py",
+            "block_ids",
+            "vllm.v1.core.sched.output:SchedulerOutput.scheduled_new_reqs.[].block_ids",
+            "runner/masked.py",
+        ),
+        (
+            "distributed/parallel_state.py",
+            "rank_in_group",
+            "vllm.distributed.parallel_state:get_dp_group.().rank_in_group",
+            "runner/model_runner.py",
+        ),
+    ],
+)
+def test_a_name_behind_a_value_is_reported(
+    copied: Copy, file: str, name: str, symbol: str, look_at: str
+) -> None:
+    copied.change(copied.folder / "vllm" / file, lambda text: _renamed(text, name))
+    found = {mismatch.symbol: mismatch for mismatch in check(copied.source)}
+    assert found[symbol].found.startswith("nothing")
+    assert found[symbol].look_at == f"vllm_ascend_mrv2/{look_at}"
+
+
 # Each checks a core from its files on, which takes seconds.
 _PROBED = [
     pytest.param(*change, marks=[pytest.mark.long] if index else [])

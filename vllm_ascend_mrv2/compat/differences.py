@@ -67,6 +67,7 @@ WORKER_STARTUP = Difference(
         f"{_WORKER}:Worker._init_workspace_and_model_runner",
         f"{_WORKER}:Worker._make_model_runner",
         "vllm.v1.worker.utils:request_memory",
+        "vllm.model_executor.model_loader:get_model_loader.().get_external_weight_memory",
     ),
     relies_on=(
         f"{_WORKER}:init_workspace_manager(_, _, _)",
@@ -129,6 +130,7 @@ LOGITS_CONTEXT = Difference(
     symbols=(
         f"{_GPU}.sample.logit_bias:LogitBiasState.apply",
         f"{_GPU}.sample.thinking_budget:ThinkingBudgetState.apply",
+        f"{_GPU}.sample.logits_processor.interface*",
     ),
     relies_on=(
         f"{_GPU}.sample.logit_bias:LogitBiasState.apply_logit_bias(_, _, _, _)",
@@ -162,6 +164,15 @@ GRAMMAR_ROWS = Difference(
     reason="a request has as many rows of a grammar's bitmask there as it may have logits; before "
     "0.33 it has as many as it has",
     goes_when="no core before 0.33 is supported",
+)
+
+TENSOR_ARENA = Difference(
+    module="compat/tensor_arena.py",
+    cores="<0.32",
+    symbols=("vllm.config:VllmConfig.parallel_config.enable_shm_tensor_arena",),
+    relies_on=("vllm.config:VllmConfig.parallel_config",),
+    reason="the option that is refused came with 0.32; nobody can ask for it before",
+    goes_when="no core before 0.32 is supported",
 )
 
 SPECULATION = Difference(
@@ -205,6 +216,7 @@ ALL: tuple[Difference, ...] = (
     LOGITS_CONTEXT,
     PROMPT_SCORES,
     GRAMMAR_ROWS,
+    TENSOR_ARENA,
     SPECULATION,
     WATERMARKS,
 )

@@ -6,12 +6,18 @@ Reason, core versions and when this goes: `differences.GRAMMAR_ROWS`.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING
 
 from vllm_ascend_mrv2.compat.differences import GRAMMAR_ROWS
 
+if TYPE_CHECKING:
+    from vllm.v1.worker.gpu.input_batch import InputBatch
+    from vllm.v1.worker.gpu.structured_outputs import StructuredOutputsWorker
 
-def mapping(worker: Any, input_batch: Any, grammar_req_ids: list[str]) -> list[int]:
+
+def mapping(
+    worker: StructuredOutputsWorker, input_batch: InputBatch, grammar_req_ids: list[str]
+) -> list[int]:
     """Of each row: request of the batch * mask_stride + position among its logits."""
     from vllm.v1.worker.gpu import structured_outputs
 
@@ -29,6 +35,8 @@ def mapping(worker: Any, input_batch: Any, grammar_req_ids: list[str]) -> list[i
 
 
 @GRAMMAR_ROWS.serves
-def _by_stride(worker: Any, input_batch: Any, grammar_req_ids: list[str]) -> list[int]:
+def _by_stride(
+    worker: StructuredOutputsWorker, input_batch: InputBatch, grammar_req_ids: list[str]
+) -> list[int]:
     first = {req_id: row * worker.mask_stride for row, req_id in enumerate(input_batch.req_ids)}
     return [first[req_id] + i for req_id in grammar_req_ids for i in range(worker.mask_stride)]

@@ -24,9 +24,9 @@ def install() -> None:
         return
     _original = MessageQueue.wait_until_ready
 
-    def wait_until_ready(self: Any) -> None:
+    def wait_until_ready(self: MessageQueue) -> None:
         _original(self)
-        buffer = getattr(self, "buffer", None)  # None: all readers are on other machines
+        buffer = self.buffer  # None: all readers are on other machines
         if self._is_writer and buffer is not None and buffer.is_creator:
             buffer.shared_memory.unlink()
             buffer.is_creator = False  # else it would be removed again, under another's name

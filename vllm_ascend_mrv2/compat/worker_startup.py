@@ -6,12 +6,15 @@ Reason, core versions and when this goes: `differences.WORKER_STARTUP`.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING
 
 from vllm_ascend_mrv2.compat.differences import WORKER_STARTUP
 
+if TYPE_CHECKING:
+    from vllm.v1.worker.gpu_worker import Worker
 
-def requested_memory(worker: Any) -> int:
+
+def requested_memory(worker: Worker) -> int:
     """Bytes of the device that the engine may take, by core's rule. Raises ValueError."""
     from vllm.model_executor.model_loader import get_model_loader
     from vllm.v1.worker.utils import request_memory
@@ -24,13 +27,13 @@ def requested_memory(worker: Any) -> int:
 
 
 @WORKER_STARTUP.serves
-def _requested_before(worker: Any) -> int:
+def _requested_before(worker: Worker) -> int:
     from vllm.v1.worker.utils import request_memory
 
     return request_memory(worker.init_snapshot, worker.cache_config)
 
 
-def make_runner(worker: Any) -> None:
+def make_runner(worker: Worker) -> None:
     """Give the worker its workspace and the runner that its `_make_model_runner` makes."""
     from vllm.v1.worker.gpu_worker import Worker
 
@@ -41,7 +44,7 @@ def make_runner(worker: Any) -> None:
 
 
 @WORKER_STARTUP.serves
-def _make_runner_before(worker: Any) -> None:
+def _make_runner_before(worker: Worker) -> None:
     from vllm.v1.worker import gpu_worker
 
     config = worker.vllm_config

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import torch
+from vllm.v1.worker.gpu.buffer_utils import StagedWriteTensor
 
 from vllm_ascend_mrv2.kernels import upload
 
@@ -102,7 +103,7 @@ def last_of_each(indices: npt.NDArray[np.int64]) -> npt.NDArray[np.int64] | None
     return np.sort(indices.size - 1 - reversed_first)
 
 
-def apply_staged_writes(tensors: Sequence[Any]) -> None:
+def apply_staged_writes(tensors: Sequence[StagedWriteTensor]) -> None:
     """Apply and clear the staged writes of core `StagedWriteTensor`s with one H2D copy.
 
     Each tensor gets one scatter. Two writes to one element leave the later one's value, whatever
@@ -141,7 +142,7 @@ def _scatter(
         offset += count + words
 
 
-def apply_write(tensor: Any) -> None:
+def apply_write(tensor: StagedWriteTensor) -> None:
     """Core's `StagedWriteTensor.apply_write`."""
     apply_staged_writes((tensor,))
 

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from vllm.lora.layers import LoRAMapping
 from vllm.lora.punica_wrapper.punica_base import PunicaWrapperBase
 
 from vllm_ascend_mrv2.kernels import constants, upload
@@ -35,7 +36,7 @@ class PunicaWrapper(PunicaWrapperBase):
 
     def update_metadata(
         self,
-        mapping: Any,
+        mapping: LoRAMapping,
         lora_index_to_id: list[int | None],
         max_loras: int,
         vocab_size: int,

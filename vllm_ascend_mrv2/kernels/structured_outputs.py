@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import torch
+from vllm.v1.worker.gpu.input_batch import InputBatch
 
 from vllm_ascend_mrv2.compat import grammar_rows
 from vllm_ascend_mrv2.kernels import bitmask as bits
@@ -18,7 +19,7 @@ from vllm_ascend_mrv2.kernels import upload
 def apply_bitmask(
     worker: Any,
     logits: torch.Tensor,
-    input_batch: Any,
+    input_batch: InputBatch,
     grammar_req_ids: list[str],
     grammar_bitmask: npt.NDArray[np.int32],
 ) -> None:

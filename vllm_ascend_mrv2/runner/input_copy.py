@@ -8,9 +8,12 @@ from __future__ import annotations
 
 import enum
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING
 
 from vllm_ascend_mrv2 import envs
+
+if TYPE_CHECKING:
+    from vllm.config import VllmConfig
 
 
 class InputCopyPolicy(enum.Enum):
@@ -43,7 +46,7 @@ def decide_input_copy(
     return InputCopyVerdict(wanted, "one copy per step, which waits for no computation")
 
 
-def input_copy_of(config: Any) -> InputCopyVerdict:
+def input_copy_of(config: VllmConfig) -> InputCopyVerdict:
     """The verdict on a finished VllmConfig. Raises ValueError as `decide_input_copy`."""
     return decide_input_copy(
         InputCopyPolicy(envs.INPUT_COPY.read()),

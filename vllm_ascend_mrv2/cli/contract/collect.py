@@ -3,9 +3,10 @@
 
 Seen: imports, attributes of what was imported, calls of it, base classes with all that a subclass
 overrides or uses through `self`, `cls` and `super()`, attributes of parameters that are annotated
-with a class of vLLM (and of what they hold, as far as its annotations tell), assignments to names
-of vLLM, and the tables by which names are rebound. Not seen: attributes of objects whose class only
-the running program knows; the engine tests are for those.
+with a class of vLLM or a sequence of it (and of what they hold, as far as its annotations tell),
+paths that are written as text, assignments to names of vLLM, and the tables by which names are
+rebound. Not seen: attributes of objects whose class only the running program knows; the engine
+tests are for those.
 """
 
 from __future__ import annotations
@@ -27,9 +28,12 @@ from vllm_ascend_mrv2.compat.contract.check import (
     ways_in,
 )
 from vllm_ascend_mrv2.compat.contract.source import (
+    ELEMENT,
+    RESULT,
     CoreSource,
     Function,
     dotted,
+    element,
     parsed,
     shown,
     signature,
@@ -61,6 +65,11 @@ class Target:
         return replace(self, path=(*self.path, *names))
 
     @property
+    def of_call(self) -> Target:
+        """What a call of it returns."""
+        return replace(self.then(RESULT), instance_of=self.instance_of or len(self.path))
+
+    @property
     def instance(self) -> Target:
         """An instance of the class that the path names."""
         return replace(self, instance_of=len(self.path))
@@ -69,6 +78,11 @@ class Target:
 # Parameters of ours that hold an object of vLLM and are annotated as Any, since importing its class
 # where they are used would import the device.
 HELD = {"runner": Target("vllm.v1.worker.gpu.model_runner", ("GPUModelRunner",)).instance}
+
+# Functions of `support` that take a path in a VllmConfig as text, and which argument that is.
+_READS_A_PATH = {"_path": 1, "_given": 0, "_more_than_one": 0}
+_CONFIG = Target("vllm.config", ("VllmConfig",)).instance
+_LOOPS = ast.ListComp | ast.SetComp | ast.GeneratorExp | ast.DictComp
 
 
 @dataclass(frozen=True)
@@ -175,6 +189,7 @@ class _Uses(ast.NodeVisitor):
         self.stand_ins = stand_ins or {}
         self.uses: list[Use] = []
         self.scopes: list[dict[str, Target]] = [{}]
+        self.elements: list[dict[str, Target]] = [{}]  # what sequences of that name hold
         self.owners: list[str] = []  # classes around the node
         self.done: set[ast.AST] = set()  # inner parts of a chain that was recorded as a whole
 
@@ -271,18 +286,61 @@ class _Uses(ast.NodeVisitor):
         if any(dotted(decorator)[-1:] == ("serves",) for decorator in node.decorator_list):
             return  # for other cores than the reference: see compat/differences.py
         held: dict[str, Target] = {}
+        elements: dict[str, Target] = {}
         for argument in (*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs):
-            path = dotted(_not_none(argument.annotation))
-            found = self.scopes[0].get(path[0]) if path else None
-            if found is not None and found.module.partition(".")[0] == "vllm":
-                held[argument.arg] = found.then(*path[1:]).instance
+            if (found := self._annotated(argument.annotation)) is not None:
+                held[argument.arg] = found
+            elif (found := self._annotated(element(argument.annotation))) is not None:
+                elements[argument.arg] = found
         if len(self.scopes) == 1 and node.name in self.stand_ins:
             held[node.args.args[0].arg] = self.stand_ins[node.name]
         self.scopes.append(held)
+        self.elements.append(elements)
         self.generic_visit(node)
+        self.elements.pop()
         self.scopes.pop()
 
     visit_AsyncFunctionDef = visit_FunctionDef  # noqa: N815
+
+    def _annotated(self, annotation: ast.expr | None) -> Target | None:
+        """An instance of the class of vLLM that an annotation of ours names, or None."""
+        path = dotted(_not_none(annotation))
+        found = self.scopes[0].get(path[0]) if path else None
+        if found is None or found.module.partition(".")[0] != "vllm":
+            return None
+        return found.then(*path[1:]).instance
+
+    def visit_AnnAssign(self, node: ast.AnnAssign) -> None:
+        if isinstance(node.target, ast.Name) and len(self.scopes) > 1:
+            self.scopes[-1].pop(node.target.id, None)
+            if (found := self._annotated(node.annotation)) is not None:
+                self.scopes[-1][node.target.id] = found
+        self.generic_visit(node)
+
+    # -- loops
+
+    def _iterate(self, target: ast.expr, over: ast.expr) -> None:
+        """Remember what a loop's name holds, where it goes over a sequence of known elements."""
+        if not isinstance(target, ast.Name):
+            return
+        self.scopes[-1].pop(target.id, None)
+        known = [e[over.id] for e in self.elements if isinstance(over, ast.Name) and over.id in e]
+        found = known[-1:] or [t.then(ELEMENT) for t in self.resolve(over) if t.instance_of]
+        if len(found) == 1:
+            self.scopes[-1][target.id] = found[0]
+
+    def visit_For(self, node: ast.For) -> None:
+        self._iterate(node.target, node.iter)
+        self.generic_visit(node)
+
+    def _visit_comprehension(self, node: _LOOPS) -> None:
+        self.scopes.append({})
+        for generator in node.generators:
+            self._iterate(generator.target, generator.iter)
+        self.generic_visit(node)
+        self.scopes.pop()
+
+    visit_ListComp = visit_SetComp = visit_GeneratorExp = visit_DictComp = _visit_comprehension  # noqa: N815
 
     def own_classes(self, name: str) -> Iterator[tuple[OwnModule, ast.ClassDef]]:
         """A class of this module and those of this package that it derives from, with theirs."""
@@ -345,10 +403,13 @@ class _Uses(ast.NodeVisitor):
         return shown(signature(ours)) if ours else ""
 
     def _hold(self, local: ast.expr, value: ast.expr) -> None:
-        """Remember a local name for what an instance holds: `states = runner.req_states`."""
+        """Remember a local name for what an instance holds (`states = runner.req_states`) or a call
+        returns (`group = get_dp_group()`)."""
         if isinstance(local, ast.Name):
             self.scopes[-1].pop(local.id, None)
             found = self.resolve(value)
+            if isinstance(value, ast.Call):
+                found = [t.of_call for t in self.resolve(value.func)]
             if len(found) == 1 and found[0].instance_of:
                 self.scopes[-1][local.id] = found[0]
 
@@ -454,7 +515,23 @@ class Package:
         for name, ours in self._dict_of_call("platform", "runner_names.install"):
             target = Target(runner_names.constants["_MODULE"], (name,))
             yield Use(target, "rebind", self._signature(ours), runner_names.by)
+        yield from self._paths()
         yield from self._kernels()
+
+    def _paths(self) -> Iterator[Use]:
+        """What of a VllmConfig is read by a path that is written as text."""
+        support = self["support"]
+        for node in ast.walk(support.tree):
+            if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Name):
+                continue
+            place = _READS_A_PATH.get(node.func.id)
+            if place is None:
+                continue
+            path = fold(node.args[place], support.constants)
+            if isinstance(path, str):
+                yield Use(_CONFIG.then(*path.split(".")), "name", "", support.by)
+            elif dotted(node.args[place]) != ("path",):  # handed on by another of them
+                raise CollectError(f"{support.by}:{node.lineno}: a path is not written out")
 
     def _kernels(self) -> Iterator[Use]:
         for name, ours in self._dict_of_function("kernels", "kernel_overrides"):
@@ -599,6 +676,8 @@ def _canonical(core: CoreSource, use: Use) -> Target | None:
     """The longest front of the path that the reference core has; None for what is not vLLM's."""
     target = _submodules(core, use.target)
     for length in range(len(target.path), -1, -1):
+        if target.path[:length][-1:] in ((ELEMENT,), (RESULT,)):
+            continue
         found = core.resolve(target.module, target.path[:length])
         if found is None or found.kind == "unknown":
             continue

@@ -22,6 +22,9 @@ Function = ast.FunctionDef | ast.AsyncFunctionDef
 _DEFINITION = re.compile(r"^\s*(?:def|class) (\w+)", re.MULTILINE)
 # Annotations around a class that say nothing of what an instance has.
 _TRANSPARENT = (("ClassVar",), ("Optional",), ("SkipValidation",))
+_SEQUENCES = {"Sequence", "Iterable", "list", "List", "tuple", "Tuple"}
+# In a path: any element of the sequence before it, and what a call of it returns.
+ELEMENT, RESULT = "[]", "()"
 
 
 @dataclass(frozen=True)
@@ -77,6 +80,14 @@ def dotted(node: ast.AST | None) -> tuple[str, ...]:
     if isinstance(node, ast.Attribute) and (front := dotted(node.value)):
         return (*front, node.attr)
     return ()
+
+
+def element(annotation: ast.expr | None) -> ast.expr | None:
+    """`X` of `Sequence[X]`, `list[X]` or `tuple[X, ...]`; None of anything else."""
+    if not isinstance(annotation, ast.Subscript) or dotted(annotation)[-1:][0] not in _SEQUENCES:
+        return None
+    inner = annotation.slice
+    return inner.elts[0] if isinstance(inner, ast.Tuple) else inner
 
 
 def targets(node: ast.AST) -> list[ast.expr]:
@@ -230,6 +241,7 @@ class CoreSource:
         if isinstance(node, ast.Import):
             return Found("value", module_name, node) if not rest else None
         if isinstance(node, ast.ClassDef):
+            rest = rest[1:] if rest[:1] == (RESULT,) else rest
             return self.member(module_name, node, rest) if rest else self._of(module_name, node)
         if node is not None:
             alias = dotted(node.value) if isinstance(node, ast.Assign) else ()
@@ -291,19 +303,43 @@ class CoreSource:
 
     def _within(self, module_name: str, node: ast.AST, path: tuple[str, ...]) -> Found | None:
         """What an instance has under a name, by the class of the value that `node` binds."""
+        if path[0] == ELEMENT:
+            return self._annotated_has(module_name, element(self._annotation(node)), path[1:])
+        if path[0] == RESULT and isinstance(node, _FUNCTIONS):
+            return self._annotated_has(module_name, node.returns, path[1:])
         of = self.class_of(module_name, node)
         if of is None:
             return Found("unknown", module_name, node)
         assert isinstance(of.node, ast.ClassDef)
         return self.member(of.module, of.node, path)
 
-    def class_of(self, module_name: str, node: ast.AST) -> Found | None:
-        """The class of vLLM that a bound value has: by annotation, or by the call that makes it."""
+    def _annotated_has(
+        self, module_name: str, annotation: ast.expr | None, path: tuple[str, ...]
+    ) -> Found | None:
+        if path[:1] == (ELEMENT,):
+            return self._annotated_has(module_name, element(annotation), path[1:])
+        of = self.annotated(module_name, annotation)
+        if of is None or not path:
+            return Found("unknown", module_name, annotation)
+        assert isinstance(of.node, ast.ClassDef)
+        return self.member(of.module, of.node, path)
+
+    def _annotation(self, node: ast.AST) -> ast.expr | None:
+        """Of what is bound: its own, a property's, or that of the argument that it is."""
         if isinstance(node, ast.AnnAssign):
-            return self.annotated(module_name, node.annotation)
+            return node.annotation
         if isinstance(node, _FUNCTIONS):
-            is_property = self._of(module_name, node).kind == "property"
-            return self.annotated(module_name, node.returns) if is_property else None
+            return node.returns if self._of("", node).kind == "property" else None
+        method: Function | None = getattr(node, "_method", None)
+        value = dotted(node.value) if isinstance(node, ast.Assign) else ()
+        arguments = (*method.args.args, *method.args.kwonlyargs) if method is not None else ()
+        return next((a.annotation for a in arguments if value == (a.arg,)), None)
+
+    def class_of(self, module_name: str, node: ast.AST) -> Found | None:
+        """The class of vLLM that a bound value has: by its annotation, by that of the argument that
+        it is, or by the call that makes it."""
+        if (annotation := self._annotation(node)) is not None:
+            return self.annotated(module_name, annotation)
         if isinstance(node, ast.Assign) and isinstance(node.value, ast.Call):
             path = dotted(node.value.func)
             made = self.resolve(module_name, path) if path else None
@@ -399,6 +435,7 @@ def _members(node: ast.ClassDef) -> dict[str, ast.AST]:
             for inner in ast.walk(method):
                 for target in targets(inner):
                     if dotted(target)[:1] == ("self",) and len(dotted(target)) == 2:
+                        inner._method = method  # type: ignore[attr-defined]
                         found.setdefault(dotted(target)[1], inner)
     node._members = found  # type: ignore[attr-defined]
     return found

@@ -6,12 +6,13 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+from vllm.v1.worker.gpu.input_batch import InputBatch
 from vllm.v1.worker.gpu.model_states.encoder_only import EncoderOnlyModelState
 
 from vllm_ascend_mrv2.kernels import upload
 
 
-def prepare_inputs(state: Any, input_batch: Any, req_states: Any) -> dict[str, Any]:
+def prepare_inputs(state: Any, input_batch: InputBatch, req_states: Any) -> dict[str, Any]:
     """Core's `EncoderOnlyModelState.prepare_inputs` with one staged copy."""
     inputs = super(EncoderOnlyModelState, state).prepare_inputs(input_batch, req_states)
     if not state.token_type_ids:

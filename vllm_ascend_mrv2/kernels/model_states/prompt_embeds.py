@@ -11,6 +11,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+from vllm.v1.worker.gpu.input_batch import InputBatch
 
 
 def apply_staged_writes(state: Any) -> None:
@@ -19,7 +20,7 @@ def apply_staged_writes(state: Any) -> None:
 
 def apply(
     state: Any,
-    input_batch: Any,
+    input_batch: InputBatch,
     num_computed_tokens: torch.Tensor,
     inputs_embeds: torch.Tensor,
 ) -> None:

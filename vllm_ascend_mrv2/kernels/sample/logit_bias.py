@@ -7,14 +7,17 @@ costs nothing and token lists are as wide as the longest in the batch (core's ta
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from vllm_ascend_mrv2.kernels import constants
 
+if TYPE_CHECKING:  # not in every core: see compat/logits_context.py
+    from vllm.v1.worker.gpu.sample.logits_processor.interface import LogitsContext
 
-def apply(state: Any, logits: torch.Tensor, context: Any) -> torch.Tensor:
+
+def apply(state: Any, logits: torch.Tensor, context: LogitsContext) -> torch.Tensor:
     """Core's `LogitBiasState.apply`: logits [n, vocab_size], changed in place and returned."""
     requests = context.idx_mapping_np
     if not state.use_logit_bias[requests].any():

@@ -15,6 +15,7 @@ import torch
 from vllm.sampling_params import SamplingParams
 from vllm.v1.sample.ops.topk_topp_sampler import apply_top_k_top_p
 from vllm.v1.worker.gpu.buffer_utils import UvaBackedTensor
+from vllm.v1.worker.gpu.input_batch import InputBatch
 from vllm.v1.worker.gpu.sample import sampler as core
 from vllm.v1.worker.gpu.sample.output import SamplerOutput
 
@@ -81,7 +82,7 @@ class Sampler(core.Sampler):
             for processor in self._custom_processors:  # promised a call in every step
                 processor.apply_staged_writes()
 
-    def __call__(self, logits: torch.Tensor, input_batch: Any) -> SamplerOutput:
+    def __call__(self, logits: torch.Tensor, input_batch: InputBatch) -> SamplerOutput:
         """Core's, without the trace's kernel in a step that replays none."""
         trace = self.trace_replay_state
         if trace is None or trace.trace_len.np[input_batch.idx_mapping_np].any():

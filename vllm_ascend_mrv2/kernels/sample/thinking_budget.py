@@ -8,18 +8,21 @@ the memory is kept as core keeps it. The drafts before a logit count as if they 
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 
 from vllm_ascend_mrv2.kernels import constants, upload
 
+if TYPE_CHECKING:  # not in every core: see compat/logits_context.py
+    from vllm.v1.worker.gpu.sample.logits_processor.interface import LogitsContext
+
 _COLD_SCAN_BLOCK = 1024  # core's: a first scan stops at the last such block with a marker
 _FORCED_LOGIT = 1.0e9
 
 
-def apply(state: Any, logits: torch.Tensor, context: Any) -> None:
+def apply(state: Any, logits: torch.Tensor, context: LogitsContext) -> None:
     """Core's `ThinkingBudgetState.apply`: logits [n, vocab_size], changed in place."""
     requests = context.idx_mapping_np
     if not state.enabled or not state.use_thinking_budget[requests].any():
