@@ -25,6 +25,9 @@ def register() -> str | None:
 
     if torch.npu.device_count() == 0:
         return None
+    from vllm_ascend_mrv2 import orphans
+
+    orphans.watch_parent()
     # Said before the platform is imported, which a name that is gone may end; the platform refuses.
     _say_contract_problems()
     return PLATFORM_CLASS

@@ -19,6 +19,7 @@ from pathlib import Path
 _CORES_SETTING = "VLLM_RPC_BASE_PATH"
 # Not one of our switches: it goes from a process to those that it starts.
 _PLACE = "_VLLM_ASCEND_MRV2_ENGINE_FOLDER"
+_OWNER = f"{_PLACE}_OWNER"  # the process that made it
 _LONGEST_PATH = 107  # of a socket: sun_path of unix(7), with its end
 _LONGEST_NAME = 37  # "/" and the UUID that core gives a socket
 _is_open = False  # here, or in what this process was forked from
@@ -27,8 +28,8 @@ _is_open = False  # here, or in what this process was forked from
 def open_for_engines() -> None:
     """For what this process starts, unless the user has chosen. Idempotent.
 
-    It goes at this process's end, but not where it is killed. Processes of its engines use it, too;
-    another program that this one starts, a server of its own, makes its own.
+    It goes at this process's end; where it is killed, its engines remove it (orphans.py). They use
+    it, too; another program that this one starts, a server of its own, makes its own.
     """
     global _is_open
     chosen = os.environ.get(_CORES_SETTING)
@@ -42,7 +43,8 @@ def open_for_engines() -> None:
         return
     _is_open = True
     os.environ[_CORES_SETTING] = os.environ[_PLACE] = folder
-    atexit.register(_remove, Path(folder), os.getpid())
+    os.environ[_OWNER] = str(os.getpid())
+    atexit.register(_remove_own, os.getpid())
 
 
 def _belongs_to_an_engine() -> bool:
@@ -52,17 +54,26 @@ def _belongs_to_an_engine() -> bool:
 
 
 def goes_too(file: Path) -> None:
-    """Let `file`, which core has put elsewhere, go when the folder goes. Nothing without one."""
+    """Let what core has put elsewhere, a file or a folder, go when ours goes. Nothing without."""
     with suppress(KeyError, OSError):  # of the second rank that says so, or after the server
         Path(os.environ[_PLACE], file.name).symlink_to(file)
 
 
-def _remove(folder: Path, owner: int) -> None:
-    if os.getpid() != owner:  # a child that was forked
+def _remove_own(owner: int) -> None:
+    if os.getpid() == owner:  # no child that was forked
+        remove_of(owner)
+
+
+def remove_of(owner: int | None) -> None:
+    """Remove the folder, if it is `owner`'s: that process ends, or is gone."""
+    if os.environ.get(_OWNER) != str(owner):
         return
+    folder = Path(os.environ[_PLACE])
     for file in folder.glob("*"):
-        if file.is_symlink():
+        if file.is_dir():  # also a link to one
+            shutil.rmtree(file.resolve(), ignore_errors=True)
+        elif file.is_symlink():
             file.readlink().unlink(missing_ok=True)
     shutil.rmtree(folder, ignore_errors=True)
-    for name in (_CORES_SETTING, _PLACE):
+    for name in (_CORES_SETTING, _PLACE, _OWNER):
         os.environ.pop(name, None)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
@@ -247,6 +248,8 @@ class NPUPlatform(Platform):
     @classmethod
     def check_and_update_config(cls, vllm_config: VllmConfig) -> None:
         """Refuse what is not supported, fill what core left to the platform, log the record."""
+        from vllm.v1.metrics import prometheus
+
         from vllm_ascend_mrv2 import decisions, support
         from vllm_ascend_mrv2.runner.input_copy import input_copy_of
 
@@ -268,6 +271,8 @@ class NPUPlatform(Platform):
         if parallel.worker_cls == "auto":
             parallel.worker_cls = "vllm_ascend_mrv2.worker.NPUWorker"
         engine_folder.open_for_engines()
+        if prometheus._prometheus_multiproc_dir is not None:  # of several API servers
+            engine_folder.goes_too(Path(prometheus._prometheus_multiproc_dir.name))
         # A forked child cannot use a device its parent initialised.
         os.environ.setdefault("VLLM_WORKER_MULTIPROC_METHOD", "spawn")
         # Ray's handler of SIGTERM ends a process by SIGABRT three seconds later, while core still

@@ -22,6 +22,7 @@ ALLOWED: dict[str, set[str]] = {
     "last_words": set(),
     "engine_folder": set(),
     "refused": set(),
+    "orphans": {"engine_folder"},
     "attention": {"compat", "envs"},
     "builds": {"envs"},
     "graph": {"attention", "builds", "compat", "envs", "kernels"},
@@ -41,7 +42,7 @@ ALLOWED: dict[str, set[str]] = {
         *("kernels", "last_words", "layers", "runner", "engine_folder", "support"),
     },
     "cli": {"builds", "compat", "decisions", "envs", "graph", "support"},
-    "__init__": {"builds", "compat"},
+    "__init__": {"builds", "compat", "orphans"},
 }
 # The start-up record says whether the device is emulated; it may say the word.
 MAY_SAY_EMULATED = {"cli", "decisions"}

@@ -24,13 +24,20 @@ if os.fork() == 0:
 os.wait()
 met = pathlib.Path(os.environ["TMPDIR"], "where-ranks-meet")
 met.touch()
-engine_folder.goes_too(met)
-engine_folder.goes_too(met)
+metrics = pathlib.Path(os.environ["TMPDIR"], "metrics")
+metrics.mkdir()
+(metrics / "counter").touch()
+for path in (met, met, metrics):
+    engine_folder.goes_too(path)
 chosen = os.environ.get("VLLM_RPC_BASE_PATH", "")
 if chosen:
     pathlib.Path(chosen, "socket").touch()
 print(chosen, oct(os.stat(chosen or ".").st_mode & 0o777))
 """
+
+
+# Of what core has put beside a folder that is not ours.
+STAYS = {"where-ranks-meet", "metrics", "counter"}
 
 
 def chosen(folder: Path, **environment: str) -> tuple[str, str]:
@@ -69,14 +76,14 @@ def test_where_a_path_is_too_long_for_a_socket_core_chooses(tmp_path: Path) -> N
     folder = tmp_path / ("x" * 70)
     folder.mkdir()
     assert chosen(folder)[0] == ""
-    assert [file.name for file in folder.iterdir()] == ["where-ranks-meet"]
+    assert {file.name for file in folder.rglob("*")} == STAYS
 
 
 def test_what_the_user_has_chosen_stays(short: Path) -> None:
     mine = short / "mine"
     mine.mkdir()
     assert chosen(short, VLLM_RPC_BASE_PATH=str(mine))[0] == str(mine)
-    assert {file.name for file in short.rglob("*")} == {"mine", "socket", "where-ranks-meet"}
+    assert {file.name for file in short.rglob("*")} == STAYS | {"mine", "socket"}
 
 
 def test_what_the_user_has_chosen_for_a_program_that_an_engine_starts(short: Path) -> None:
