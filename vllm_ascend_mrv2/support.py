@@ -269,12 +269,14 @@ def _executor(name: str) -> Callable[[Any], str | None]:
 
 
 def _ray_beyond(config: Any) -> str | None:
+    from vllm_ascend_mrv2.compat import ray_executor
+
     if _path(config, "parallel_config.distributed_executor_backend") != "ray":
         return None
     if _path(config, "parallel_config.data_parallel_size", 1) > 1:
         return "distributed_executor_backend=ray with data parallelism"
-    if os.environ.get("VLLM_USE_RAY_V2_EXECUTOR_BACKEND") == "0":
-        return "distributed_executor_backend=ray with VLLM_USE_RAY_V2_EXECUTOR_BACKEND=0"
+    if ray_executor.older_is_asked_for():
+        return f"distributed_executor_backend=ray with {ray_executor.SETTING}=0"
     return None
 
 

@@ -166,6 +166,16 @@ GRAMMAR_ROWS = Difference(
     goes_when="no core before 0.33 is supported",
 )
 
+RAY_EXECUTOR = Difference(
+    module="compat/ray_executor.py",
+    cores=">=0.33",
+    symbols=("vllm.envs:VLLM_USE_RAY_V2_EXECUTOR_BACKEND",),
+    relies_on=("vllm.v1.executor.ray_executor_v2:RayExecutorV2",),
+    reason="the executor of messages is the only one for Ray since 0.33, and the variable that "
+    "chooses is gone",
+    goes_when="no core before 0.33 is supported",
+)
+
 TENSOR_ARENA = Difference(
     module="compat/tensor_arena.py",
     cores="<0.32",
@@ -216,6 +226,7 @@ ALL: tuple[Difference, ...] = (
     LOGITS_CONTEXT,
     PROMPT_SCORES,
     GRAMMAR_ROWS,
+    RAY_EXECUTOR,
     TENSOR_ARENA,
     SPECULATION,
     WATERMARKS,

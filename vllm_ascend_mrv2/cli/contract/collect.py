@@ -4,16 +4,17 @@
 Seen: imports, attributes of what was imported, calls of it, base classes with all that a subclass
 overrides or uses through `self`, `cls` and `super()`, attributes of parameters that are annotated
 with a class of vLLM or a sequence of it (and of what they hold, as far as its annotations tell),
-paths that are written as text, assignments to names of vLLM, and the tables by which names are
-rebound. Not seen: attributes of objects whose class only the running program knows; the engine
-tests are for those.
+paths that are written as text, variables of core's environment, assignments to names of vLLM, and
+the tables by which names are rebound. Not seen: attributes of objects whose class only the running
+program knows; the engine tests are for those.
 """
 
 from __future__ import annotations
 
 import ast
+import re
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -34,6 +35,7 @@ from vllm_ascend_mrv2.compat.contract.source import (
     Function,
     dotted,
     element,
+    kept_arguments,
     parsed,
     shown,
     signature,
@@ -82,6 +84,8 @@ HELD = {"runner": Target("vllm.v1.worker.gpu.model_runner", ("GPUModelRunner",))
 # Functions of `support` that take a path in a VllmConfig as text, and which argument that is.
 _READS_A_PATH = {"_path": 1, "_given": 0, "_more_than_one": 0}
 _CONFIG = Target("vllm.config", ("VllmConfig",)).instance
+_CORES_VARIABLE = re.compile(r"VLLM_(?!ASCEND_MRV2_)[A-Z0-9_]+")
+_OF_THE_BUILD = {"VLLM_TARGET_DEVICE", "VLLM_VERSION_OVERRIDE"}  # read by core's setup.py
 _LOOPS = ast.ListComp | ast.SetComp | ast.GeneratorExp | ast.DictComp
 
 
@@ -188,6 +192,7 @@ class _Uses(ast.NodeVisitor):
         self.extra_bases = extra_bases or {}
         self.stand_ins = stand_ins or {}
         self.uses: list[Use] = []
+        self._own_values: dict[str, dict[str, Target]] = {}
         self.scopes: list[dict[str, Target]] = [{}]
         self.elements: list[dict[str, Target]] = [{}]  # what sequences of that name hold
         self.owners: list[str] = []  # classes around the node
@@ -218,6 +223,8 @@ class _Uses(ast.NodeVisitor):
         if not path:
             return self._through_super(node)
         if len(path) > 1 and path[0] in ("self", "cls") and path[1] not in HELD:
+            if self.owners and (held := self.own_values(self.owners[-1]).get(path[1])):
+                return [held.then(*path[2:])]
             if self.owners and path[1] not in self.own_methods(self.owners[-1]):
                 return [base.then(*path[1:]) for base in self.core_bases(self.owners[-1])]
             return []
@@ -240,6 +247,15 @@ class _Uses(ast.NodeVisitor):
             self.uses.append(Use(target, use, expects, self.module.by))
 
     # -- expressions
+
+    def visit_Constant(self, node: ast.Constant) -> None:
+        """The name of a variable of core's environment."""
+        if (
+            isinstance(node.value, str)
+            and _CORES_VARIABLE.fullmatch(node.value)
+            and node.value not in _OF_THE_BUILD
+        ):
+            self.add(Target("vllm.envs", (node.value,)))
 
     def visit_Attribute(self, node: ast.Attribute) -> None:
         self._chain(node, "name", "")
@@ -357,6 +373,25 @@ class _Uses(ast.NodeVisitor):
                 target = module.imports.get(path[0]) if path else None
                 if target is not None and target.module.partition(".")[0] == "vllm":
                     found.append(target.then(*path[1:]).instance)
+        return found
+
+    def own_values(self, name: str) -> dict[str, Target]:
+        """What instances of a class of this module hold of vLLM's, as far as annotations tell: of
+        the class's body, and of arguments that its methods keep."""
+        if (known := self._own_values.get(name)) is not None:
+            return known
+        found: dict[str, Target] = {}
+        lines = (n for m, owner in self.own_classes(name) if m is self.module for n in owner.body)
+        for line in lines:
+            annotated: Iterable[tuple[str, ast.expr | None]] = ()
+            if isinstance(line, _FUNCTIONS):
+                annotated = kept_arguments(line)
+            elif isinstance(line, ast.AnnAssign):
+                annotated = [(".".join(dotted(line.target)), line.annotation)]
+            for attribute, annotation in annotated:
+                if (target := self._annotated(annotation)) is not None:
+                    found.setdefault(attribute, target)
+        self._own_values[name] = found
         return found
 
     def own_methods(self, name: str) -> set[str]:

@@ -104,6 +104,23 @@ def targets(node: ast.AST) -> list[ast.expr]:
     return [target for target in flat if not isinstance(target, ast.Subscript)]
 
 
+def argument_annotation(method: Function, value: ast.AST | None) -> ast.expr | None:
+    """Of the argument that `value` is; None where it is none, or has no annotation."""
+    name = dotted(value)
+    arguments = (*method.args.args, *method.args.kwonlyargs)
+    return next((a.annotation for a in arguments if name == (a.arg,)), None)
+
+
+def kept_arguments(method: Function) -> Iterator[tuple[str, ast.expr | None]]:
+    """Each `self.NAME = ARGUMENT` of a method: the name, and the argument's annotation."""
+    for node in ast.walk(method):
+        if not isinstance(node, ast.Assign):
+            continue
+        for target in targets(node):
+            if dotted(target)[:1] == ("self",) and len(dotted(target)) == 2:
+                yield dotted(target)[1], argument_annotation(method, node.value)
+
+
 def signature(node: Function) -> Signature:
     """A definition's signature; every default is `...`, annotations are left out."""
     arguments = node.args
@@ -331,9 +348,9 @@ class CoreSource:
         if isinstance(node, _FUNCTIONS):
             return node.returns if self._of("", node).kind == "property" else None
         method: Function | None = getattr(node, "_method", None)
-        value = dotted(node.value) if isinstance(node, ast.Assign) else ()
-        arguments = (*method.args.args, *method.args.kwonlyargs) if method is not None else ()
-        return next((a.annotation for a in arguments if value == (a.arg,)), None)
+        if method is None or not isinstance(node, ast.Assign):
+            return None
+        return argument_annotation(method, node.value)
 
     def class_of(self, module_name: str, node: ast.AST) -> Found | None:
         """The class of vLLM that a bound value has: by its annotation, by that of the argument that
