@@ -61,7 +61,7 @@ setup:
 
 serve:
 	$(if $(strip $(MODEL)),,$(error MODEL is empty: give a name or a folder, or leave it out))
-	@$(RUNNABLE) $(MADE)
+	@$(RUNNABLE) --serves $(HOST):$(PORT) $(MADE)
 	@echo 'Serving $(SERVED) as "$(notdir $(MODEL))" on http://$(HOST):$(PORT)/v1 (Ctrl-C stops it).'
 	@$(EMULATED) --hbm $(HBM) --devices $(DEVICES) -- vllm serve $(SERVED) --device npu --host $(HOST) --port $(PORT) \
 	  --served-model-name $(notdir $(MODEL)) $(ARGS)

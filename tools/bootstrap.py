@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Sets up what a make target needs, from a fresh Debian 12 on. `make` calls it; so may you.
 
-    python3 tools/bootstrap.py lint | docs | dist | lm-eval | ray | run [--core VERSION] [MODEL ...]
+    python3 tools/bootstrap.py lint | docs | dist | lm-eval | ray | run [--core VERSION]
+        [--serves HOST:PORT] [MODEL ...]
 
 Another core than the reference gets an environment of its own, .venv-VERSION. Standard library
 only, since it runs before anything is installed. Each step says what it waits for, is skipped when
@@ -12,11 +13,13 @@ What a step does is the command line's (vllm_ascend_mrv2/cli); only the order is
 from __future__ import annotations
 
 import argparse
+import errno
 import hashlib
 import importlib.util
 import os
 import shlex
 import shutil
+import socket
 import subprocess
 import sys
 import time
@@ -183,6 +186,39 @@ def system_step(*, compiler: bool) -> Step:
     )
 
 
+def port_step(host: str, port: str) -> Step:
+    """Refuse at once a port that the server, minutes later, could not have."""
+
+    def why_not() -> str:
+        where = f"PORT={port} on HOST={host}"
+        if not (port.isdecimal() and 0 < int(port) < 1 << 16):
+            return f"PORT={port} is no port: make serve PORT=8000, a number from 1 to 65535."
+        try:
+            asked = socket.getaddrinfo(host, int(port), type=socket.SOCK_STREAM)
+        except socket.gaierror as error:
+            return f"HOST={host} is no host: {error.strerror}. Name one of this machine's."
+        for family, kind, protocol, _, address in asked[:1]:
+            with socket.socket(family, kind, protocol) as tried:
+                tried.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                try:
+                    tried.bind(address)
+                except OSError as error:
+                    if error.errno == errno.EADDRINUSE:
+                        other = int(port) % 65535 + 1
+                        return (
+                            f"{where} is in use by another program. End that, or take another: "
+                            f"make serve PORT={other}"
+                        )
+                    return f"{where} cannot be had: {error.strerror}. Name others."
+        return ""
+
+    def work() -> None:
+        if why := why_not():
+            raise StepError(why)
+
+    return Step(f"port {port}", "nothing", lambda: not why_not(), work)
+
+
 # --- the environment -------------------------------------------------------------------------
 
 
@@ -235,6 +271,9 @@ def model_step(at: Environment, model: str) -> Step:
     elif model.startswith("tiny-") and model.removeprefix("tiny-") in TINY_FAMILIES:
         arguments = ["tiny", str(out), "--family", model.removeprefix("tiny-")]
         waits_for = "seconds"
+    elif (is_there := (ROOT / model).is_dir()) or "/" in model:
+        has = "has no config.json, so is no checkpoint" if is_there else "is not there"
+        raise StepError(f"The folder {model} {has}. Name that of a checkpoint, or none.")
     else:
         known = ["smollm2", "minilm", *(f"tiny-{family}" for family in TINY_FAMILIES)]
         raise StepError(
@@ -291,10 +330,11 @@ def plan(target: str, at: Environment, models: list[str]) -> list[Step]:
         package,
         command_step(
             *(at, f"vLLM {at.core}, torch and torch-npu, without CUDA"),
-            *("several minutes the first time", "install-core", at.core),
+            *("several minutes on two idle cores the first time", "install-core", at.core),
         ),
         command_step(
-            at, "emulated Ascend device", "a minute or two the first time", "emulator", "build"
+            *(at, "emulated Ascend device"),
+            *("a minute or two on two idle cores the first time", "emulator", "build"),
         ),
         command_step(
             at, "hot path (C++ of the decode step)", "a minute the first time", "hotpath", "build"
@@ -309,6 +349,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("target", choices=["lint", "docs", "dist", "lm-eval", "ray", "run"])
     parser.add_argument("--core", default="", help="a core of compat/pins.toml; the reference")
+    parser.add_argument("--serves", metavar="HOST:PORT", help="where a server is to be started")
     parser.add_argument("models", nargs="*", help="checkpoints to make in build/models")
     arguments = parser.parse_intermixed_args()
     if sys.version_info < (3, 11):  # noqa: UP036  (not installed: nothing else has checked)
@@ -319,6 +360,9 @@ def main() -> int:
     try:
         at = environment_for(arguments.core)
         steps = plan(arguments.target, at, arguments.models)
+        if arguments.serves is not None:
+            host, _, port = arguments.serves.rpartition(":")
+            steps.insert(0, port_step(host, port))
         for number, step in enumerate(steps, start=1):
             name = f"step {number} of {len(steps)} ({step.name})"
             if step.done():

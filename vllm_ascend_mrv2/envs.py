@@ -7,8 +7,9 @@ here by a test's comparison, so a switch that is not described cannot be added.
 
 from __future__ import annotations
 
+import math
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -58,7 +59,7 @@ class SecondsSwitch(Switch):
 
     def is_valid(self, value: str) -> bool:
         try:
-            return float(value) > 0  # which no comparison says of nan
+            return float(value) > 0 and math.isfinite(float(value))
         except ValueError:
             return False
 
@@ -155,3 +156,28 @@ def unknown_switches(environ: Mapping[str, str] | None = None) -> list[str]:
     known = {switch.name for switch in SWITCHES}
     names = os.environ if environ is None else environ
     return sorted(name for name in names if name.startswith(PREFIX) and name not in known)
+
+
+# How alike the part after the prefix must be to a switch's for it to be meant, 1 being the same.
+_ALIKE = 0.7
+
+
+def meant(name: str, known: Iterable[str], prefix: str = PREFIX) -> str:
+    """ "did you mean X? " with the name of `known` that is most like a misspelt one, or ""."""
+    import difflib  # not for a start whose switches are right
+
+    ends = [one.removeprefix(prefix) for one in known]
+    near = difflib.get_close_matches(name.removeprefix(prefix), ends, 1, _ALIKE)
+    return f"did you mean {prefix}{near[0]}? " if near else ""
+
+
+def mend_unknown(name: str) -> str:
+    """What to do about a name with our prefix that no switch has."""
+    return f"{meant(name, [switch.name for switch in SWITCHES])}unset {name}"
+
+
+def refuse_unknown(environ: Mapping[str, str] | None = None) -> None:
+    """Raises SwitchError where a name carries our prefix and no switch of ours has it."""
+    if unknown := unknown_switches(environ):
+        mend = "; ".join(map(mend_unknown, unknown))
+        raise SwitchError(f"unknown switches {', '.join(unknown)}: {mend}. They are in the README.")

@@ -287,11 +287,7 @@ class NPUPlatform(Platform):
         """Core's check, without our own switches; ours are checked name by name and value."""
         for switch in envs.SWITCHES:
             switch.read()
-        if unknown := envs.unknown_switches():
-            raise envs.SwitchError(
-                f"unknown switches {', '.join(unknown)}; known are "
-                f"{', '.join(switch.name for switch in envs.SWITCHES)}. Correct or unset them."
-            )
+        envs.refuse_unknown()
         ours = {name: os.environ.pop(name) for name in list(os.environ) if name in _SWITCH_NAMES}
         try:
             if environ_check.core_asks_platform():

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -76,6 +77,67 @@ def test_an_unknown_model_is_refused_before_anything_is_installed() -> None:
     assert shown.returncode == 1
     assert "No maker for the model 'gpt-5'" in shown.stdout
     assert "[1/" not in shown.stdout
+
+
+@pytest.mark.parametrize(
+    ("model", "why"),
+    [
+        ("csrc", "The folder csrc has no config.json, so is no checkpoint."),
+        ("docs/evidence", "The folder docs/evidence is not there."),
+    ],
+)
+def test_a_folder_that_is_no_checkpoint_is_said_to_be_none(model: str, why: str) -> None:
+    shown = subprocess.run(
+        [sys.executable, SCRIPT, "run", model], capture_output=True, text=True, timeout=60
+    )
+    assert shown.returncode == 1
+    assert f"  why: {why} Name that of a checkpoint, or none.\n" in shown.stdout
+    assert "[1/" not in shown.stdout
+
+
+def test_a_port_that_is_taken_is_refused_at_once() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = other.getsockname()[1]
+        shown = subprocess.run(
+            ["make", "serve", f"PORT={port}", f"PYTHON={sys.executable}"],
+            capture_output=True,
+            text=True,
+            timeout=60,
+            cwd=SCRIPT.parents[1],
+        )
+    assert shown.returncode != 0
+    assert (
+        f"  why: PORT={port} on HOST=127.0.0.1 is in use by another program. End that, or take "
+        f"another: make serve PORT={port + 1 if port < 65535 else 1}\n"
+    ) in shown.stdout
+    assert "Serving" not in shown.stdout
+    assert "[2/" not in shown.stdout
+
+
+def test_a_port_that_was_just_left_is_free(bootstrap: ModuleType) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        with socket.create_connection(("127.0.0.1", port)) as client:
+            server.accept()[0].close()  # first, so that the port is in TIME_WAIT
+            assert client.recv(1) == b""
+    assert bootstrap.port_step("127.0.0.1", str(port)).done()
+
+
+@pytest.mark.parametrize(
+    ("host", "port", "why"),
+    [
+        ("127.0.0.1", "http", "PORT=http is no port: make serve PORT=8000, a number from 1 to"),
+        ("127.0.0.1", "65536", "PORT=65536 is no port: "),
+        ("256.0.0.1", "8000", "HOST=256.0.0.1 is no host: "),
+        ("192.0.2.1", "8000", "PORT=8000 on HOST=192.0.2.1 cannot be had: "),
+    ],
+)
+def test_a_place_where_nothing_can_be_served(
+    bootstrap: ModuleType, host: str, port: str, why: str
+) -> None:
+    with pytest.raises(bootstrap.StepError) as e:
+        bootstrap.port_step(host, port).work()
+    assert str(e.value).startswith(why)
 
 
 def test_a_missing_compiler_is_named_with_its_package(

@@ -24,7 +24,7 @@ def test_an_unknown_value_is_refused() -> None:
         envs.SEQ_LENS.read({envs.SEQ_LENS.name: "cpu"})
 
 
-@pytest.mark.parametrize("value", ["abc", "", "0", "-1", "nan"])
+@pytest.mark.parametrize("value", ["abc", "", "0", "-1", "nan", "inf", "1e999"])
 def test_seconds_that_are_none_are_refused(value: str) -> None:
     with pytest.raises(envs.SwitchError, match="it takes a number of seconds above 0"):
         envs.REPLAY_TIMEOUT_S.read({envs.REPLAY_TIMEOUT_S.name: value})
@@ -49,6 +49,17 @@ def test_a_folder_of_nobody_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_unknown_names_are_found() -> None:
     environ = {envs.PREFIX + "PINMEMORY": "1", envs.PIN_MEMORY.name: "1", "VLLM_LOGGING_LEVEL": "x"}
     assert envs.unknown_switches(environ) == [envs.PREFIX + "PINMEMORY"]
+
+
+def test_an_unknown_name_is_refused_with_the_one_that_is_meant() -> None:
+    with pytest.raises(envs.SwitchError) as e:
+        envs.refuse_unknown({envs.PREFIX + "PINMEMORY": "1", envs.PREFIX + "X": "1"})
+    assert str(e.value) == (
+        "unknown switches VLLM_ASCEND_MRV2_PINMEMORY, VLLM_ASCEND_MRV2_X: did you mean "
+        "VLLM_ASCEND_MRV2_PIN_MEMORY? unset VLLM_ASCEND_MRV2_PINMEMORY; unset VLLM_ASCEND_MRV2_X. "
+        "They are in the README."
+    )
+    envs.refuse_unknown({envs.PIN_MEMORY.name: "1"})
 
 
 @pytest.mark.parametrize("switch", envs.SWITCHES, ids=lambda switch: switch.name)

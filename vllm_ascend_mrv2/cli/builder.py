@@ -278,7 +278,7 @@ class _Build:
         started = time.monotonic()
         say(
             f"Building the {self.product.title} for torch {self.stack.torch_version} and "
-            f"torch-npu {self.stack.torch_npu_version}: about a minute on two cores.\n"
+            f"torch-npu {self.stack.torch_npu_version}: about a minute on two idle cores.\n"
             f"  log: {self.log}"
         )
         with _terminable():

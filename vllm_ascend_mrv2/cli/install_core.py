@@ -14,45 +14,17 @@ import os
 import subprocess
 import sys
 import tempfile
-from importlib.metadata import Distribution, PackageNotFoundError, distribution
+from importlib.metadata import Distribution
 from importlib.util import find_spec
 from pathlib import Path
 
 import click
-from packaging.requirements import Requirement
 
 from vllm_ascend_mrv2.cli import torch_index
 from vllm_ascend_mrv2.cli.console import CliError, say
+from vllm_ascend_mrv2.cli.installed import NOTHING, find, forget, is_cuda_build, lacks, torn
 from vllm_ascend_mrv2.compat import pins
 from vllm_ascend_mrv2.compat.pins import CorePin, is_cuda_torch
-
-
-def _find(name: str) -> Distribution | None:
-    try:
-        return distribution(name)
-    except PackageNotFoundError:
-        return None
-
-
-def _required(core: Distribution) -> list[Requirement]:
-    """What `core` requires here, without its extras (one of which names CUDA in any build)."""
-    requirements = map(Requirement, core.requires or [])
-    return [r for r in requirements if r.marker is None or r.marker.evaluate({"extra": ""})]
-
-
-def is_cuda_build(core: Distribution) -> bool:
-    """The empty target names no accelerator's packages, the published wheel names many."""
-    return any(r.name.lower().startswith(("nvidia-", "flashinfer")) for r in _required(core))
-
-
-def unmet_requirements(core: Distribution) -> list[str]:
-    """Requirements of `core` that this environment does not meet."""
-    return [
-        str(needs)
-        for needs in _required(core)
-        if (found := _find(needs.name)) is None
-        or not needs.specifier.contains(found.version, prereleases=True)
-    ]
 
 
 def _pip(step: str, arguments: list[str], environment: dict[str, str]) -> None:
@@ -77,24 +49,22 @@ def _check_pip() -> None:
         )
 
 
-def _fits(name: str, wanted: str) -> bool:
-    """Whether that torch or torch-npu is installed, in a build without CUDA."""
-    found = _find(name)
-    return found is not None and pins.public(found.version) == wanted and not is_cuda_torch(found)
+def _installed() -> dict[str, Distribution]:
+    """What is installed of vLLM, torch and torch-npu, whole or not."""
+    return {name: dist for name in pins.stack() if (dist := find(name)) is not None}
 
 
-def _others(pin: CorePin, other_core: Distribution | None) -> list[str]:
-    """What is installed in the place of the pin's, in words."""
-    found = [(name, _find(name)) for name in ("torch", "torch-npu")]
-    others = [
-        f"{name} {dist.version}{' (its CUDA build)' if is_cuda_torch(dist) else ''}"
-        for name, dist in found
-        if dist is not None and not _fits(name, pin.versions[name])
-    ]
-    if other_core is not None:
-        kind = " (its CUDA build)" if is_cuda_build(other_core) else ""
-        others.append(f"vLLM {other_core.version}{kind}")
-    return others
+def _fits(name: str, dist: Distribution, wanted: str) -> bool:
+    """Whether it is of the wanted version, in a build without CUDA."""
+    if name == "vllm":
+        return dist.version == wanted and not is_cuda_build(dist)
+    return pins.public(dist.version) == wanted and not is_cuda_torch(dist)
+
+
+def _named(name: str, dist: Distribution) -> str:
+    is_cuda = is_cuda_build(dist) if name == "vllm" else is_cuda_torch(dist)
+    shown = "vLLM" if name == "vllm" else name
+    return f"{shown} {dist.version}{' (its CUDA build)' if is_cuda else ''}"
 
 
 def _install_torch(pin: CorePin, wanted: dict[str, str], options: list[str] | None) -> None:
@@ -108,7 +78,7 @@ def _install_torch(pin: CorePin, wanted: dict[str, str], options: list[str] | No
                 do="put its wheel into a folder, and name that in PIP_FIND_LINKS",
             )
         requirements = [f"torch=={pin.torch}+cpu", *options, *requirements[1:]]
-    say(f"{' and '.join(wanted)}: about 300 MB, torch without CUDA: a minute or several.")
+    say(f"{' and '.join(wanted)}: about 300 MB, torch without CUDA.")
     _pip("Installing torch and torch-npu", requirements, {})
 
 
@@ -126,6 +96,18 @@ def pinned(version: str) -> CorePin:
     return known[version]
 
 
+def _torn_beside(pin: CorePin) -> dict[str, Distribution]:
+    """What is torn of all that the set requires, without the set itself."""
+    broken = lacks(*pin.versions).torn
+    return {name: dist for name, dist in broken.items() if name not in pin.versions}
+
+
+def _forget(broken: dict[str, Distribution]) -> None:
+    for name, dist in broken.items():
+        say(f"{name} is not whole ({torn(dist)}): installing it anew.")
+        forget(name, dist)
+
+
 def install(version: str = "", *, replace: bool = False) -> None:
     """Install a pinned vLLM (the reference, unless told), its torch and torch-npu, and all else
     that it requires.
@@ -134,25 +116,30 @@ def install(version: str = "", *, replace: bool = False) -> None:
     """
     pin = pinned(version)
     want = pin.vllm
-    core = _find("vllm")
-    fits = core is not None and core.version == want and not is_cuda_build(core)
-    torches = {n: v for n, v in pin.versions.items() if n != "vllm" and not _fits(n, v)}
-    if core is not None and fits and not torches and not replace and not unmet_requirements(core):
+    installed = _installed()
+    lacking = lacks(*pin.versions)
+    whole = {name: dist for name, dist in installed.items() if name not in lacking.torn}
+    others = [name for name, dist in whole.items() if not _fits(name, dist, pin.versions[name])]
+    wanted = {n: v for n, v in pin.versions.items() if n not in whole or n in others}
+    if not wanted and not replace and lacking == NOTHING:
         say(f"vLLM {want} without CUDA packages is installed, with all that it requires.")
         return
     _check_pip()
-    if (others := _others(pin, None if fits else core)) and not replace:
+    if others and not replace:
         raise CliError(
-            f"This environment has {' and '.join(others)}.",
+            f"This environment has {' and '.join(_named(name, whole[name]) for name in others)}.",
             why=f"vLLM {want} without CUDA packages, torch {pin.torch} and torch-npu "
             f"{pin.torch_npu} would take their place.",
             do=f"Use another environment, or confirm with: {pins.install_command(pin)} --replace",
         )
-    options = torch_index.options(pin.torch) if torches or not fits or replace else []
+    _forget(lacking.torn)
+    is_built = replace or "vllm" in wanted
+    torches = {name: version for name, version in wanted.items() if name != "vllm"}
+    options = torch_index.options(pin.torch) if torches or is_built else []
     if torches:
         _install_torch(pin, torches, options)
     requirement = f"vllm=={want}"
-    if not fits or replace:
+    if is_built:
         say(
             f"vLLM {want} from its source distribution (45 MB), built without device "
             "kernels: about a minute, most of it unpacking torch into pip's build environment."
@@ -161,7 +148,7 @@ def install(version: str = "", *, replace: bool = False) -> None:
             "Building vLLM",
             # No cache: pip's would hand this build to whoever asks for vLLM's sources next.
             ["--no-cache-dir", "--no-deps", "--no-binary=vllm"]
-            + (["--force-reinstall"] if core is not None else [])
+            + (["--force-reinstall"] if "vllm" in whole else [])
             + (options or [])  # of the build environment, which has a torch, too
             + [requirement],
             {
@@ -176,7 +163,13 @@ def install(version: str = "", *, replace: bool = False) -> None:
     with tempfile.TemporaryDirectory() as folder:
         constraints = Path(folder) / "constraints.txt"
         constraints.write_text(f"torch=={pin.torch}\n", encoding="utf-8")
-        _pip("Installing vLLM's requirements", ["-c", str(constraints), requirement], {})
+        required = ["-c", str(constraints), f"torch-npu=={pin.torch_npu}", requirement]
+        _pip("Installing vLLM's requirements", required, {})
+        # What only now is known to be needed may have been there, and torn. Not torch: whose build
+        # pip would choose by itself here.
+        while broken := _torn_beside(pin):
+            _forget(broken)
+            _pip("Installing vLLM's requirements", required, {})
     say(f"vLLM {want} is installed.")
 
 
@@ -185,16 +178,22 @@ def ensure_installed() -> None:
 
     A vLLM that is not as `install` makes it is left alone.
     """
-    core = _find("vllm")
+    core = find("vllm")
     if core is None:
         say(
             "vLLM is not installed in this environment: installing it first, without CUDA packages."
         )
         install()
         return
-    is_ours = core.version in {pin.vllm for pin in pins.cores()} and not is_cuda_build(core)
-    if is_ours and (unmet := unmet_requirements(core)):
-        say(f"vLLM {core.version} lacks what it requires ({', '.join(unmet[:3])}): going on.")
+    if core.version not in {pin.vllm for pin in pins.cores()} or is_cuda_build(core):
+        return
+    lacking = lacks(*pins.stack())
+    if lacking != NOTHING:
+        some = (*lacking.torn, *lacking.unmet)[:3]
+        say(
+            f"vLLM {core.version} is not installed whole, with all that it requires "
+            f"({', '.join(some)}): going on."
+        )
         install(core.version)
 
 

@@ -37,6 +37,10 @@ def record(print_json: bool, model: str, engine_args: tuple[str, ...]) -> None:
     try:
         config = AsyncEngineArgs.from_cli_args(arguments).create_engine_config()
     except ValueError as error:
-        raise CliError("This start-up is refused.", why=str(error)) from error
+        raise CliError(
+            "This start-up is refused.",
+            why=str(error),
+            do="Change what the reason names, and ask again. docs/support.md has what works.",
+        ) from error
     made = decisions.collect(config)
     click.echo(decisions.as_json(made) if print_json else decisions.as_table(made))

@@ -130,3 +130,4 @@ def test_a_folder_without_a_core(tmp_path: Path) -> None:
     result = CliRunner().invoke(contract, ["check", str(tmp_path)])
     assert result.exit_code == 1
     assert f"{tmp_path} holds no vllm/__init__.py" in result.output
+    assert "  do:  Name the folder that holds a `vllm/`, a version, `newest`" in result.output

@@ -68,6 +68,7 @@ class Environment:
         (info / "METADATA").write_text("\n".join(lines) + "\n")
         (info / "top_level.txt").write_text(package + "\n")
         (info / "RECORD").write_text(f"{package}/__init__.py,,\n")
+        (info / "INSTALLER").write_text("pip\n")
         if plugin is not None:
             point = f"[vllm.platform_plugins]\n{plugin} = {package}:register\n"
             (info / "entry_points.txt").write_text(point)
@@ -76,6 +77,7 @@ class Environment:
         self, core: str = "0.32.0", torch: str = "2.13.0+cpu", needs: str = "sympy"
     ) -> None:
         """A verified set and this plugin, with a torch that sees two devices and needs `needs`."""
+        self.add("sympy", "1.14.0")
         self.add("torch", torch, needs, code=TWO_DEVICES)
         self.add("torch-npu", "2.13.0", NPU_REQUIRES)
         self.add("vllm", core, f"torch=={torch}")
@@ -469,6 +471,23 @@ def test_a_driver_that_is_too_old(tmp_path: Path, toolkit: Path) -> None:
     file = root / "usr/local/Ascend/driver/version.info"
     assert found.says == f"24.1.rc3 is too old: 25.5 or newer is recommended ({file})"
     assert found.next_step.startswith("install the driver and firmware (Ascend HDK 25.5 or newer)")
+
+
+def test_a_driver_whose_version_cannot_be_read(tmp_path: Path, toolkit: Path) -> None:
+    root = tmp_path / "root"
+    file = root / "usr/local/Ascend/driver/version.info"
+    file.mkdir(parents=True)
+    environ = {"LD_LIBRARY_PATH": str(toolkit / "lib64"), "ASCEND_HOME_PATH": str(toolkit)}
+    (found,) = rules.driver(collect.collect(environ, root))
+    assert found.says == f"of unknown version: {file} cannot be read: Is a directory"
+    assert found.next_step.startswith("let this user read the file; if it is damaged, install the")
+    file.rmdir()
+    file.write_text("package_name=Ascend-hdk\n")
+    (found,) = rules.driver(collect.collect(environ, root))
+    assert found.says == f"of unknown version: {file} cannot be read: it names no Version="
+    file.unlink()
+    (found,) = rules.driver(collect.collect(environ, root))
+    assert found.says == "no NPU driver: driver/version.info was not found"
 
 
 def test_a_driver_older_than_cann_asks_for(tmp_path: Path, toolkit: Path) -> None:

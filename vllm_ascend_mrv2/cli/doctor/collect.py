@@ -20,9 +20,9 @@ from packaging.utils import canonicalize_name
 from vllm_ascend_mrv2 import envs, support
 from vllm_ascend_mrv2.cli.doctor.child import ask
 from vllm_ascend_mrv2.cli.doctor.facts import Cann, Dist, Driver, Facts, Plugin, TorchProbe
-from vllm_ascend_mrv2.cli.install_core import is_cuda_build, unmet_requirements
+from vllm_ascend_mrv2.cli.installed import is_cuda_build, lacks, torn
 from vllm_ascend_mrv2.compat import pins
-from vllm_ascend_mrv2.compat.contract.check import Mismatch, check_folder
+from vllm_ascend_mrv2.compat.contract.check import check_folder
 from vllm_ascend_mrv2.compat.contract.probe import installed_core
 
 PLUGIN_GROUP = "vllm.platform_plugins"
@@ -65,6 +65,7 @@ def collect(environ: Mapping[str, str] | None = None, root: Path = Path("/")) ->
     installed = _installed()
     torch, torch_npu = installed.get("torch"), installed.get("torch-npu")
     cann = find_cann(environ, root)
+    folder = installed_core()
     return Facts(
         python=platform.python_version(),
         executable=sys.executable,
@@ -97,7 +98,8 @@ def collect(environ: Mapping[str, str] | None = None, root: Path = Path("/")) ->
             name for name in _FOLDERS if environ.get(name) and not Path(environ[name]).is_dir()
         ),
         probe=_probe_torch(environ) if torch and torch_npu else TorchProbe(),
-        core_mismatches=_core_mismatches(),
+        core_folder=str(folder / "vllm") if folder else "",
+        core_mismatches=tuple(check_folder(folder)) if folder else None,
     )
 
 
@@ -142,20 +144,15 @@ def _text(dist: Distribution, name: str) -> str:
 def _dist(dist: Distribution | None) -> Any:
     if dist is None:
         return None
-    is_core = _brings(dist, "vllm")
+    name, is_core = canonicalize_name(dist.metadata["Name"]), _brings(dist, "vllm")
     return Dist(
         name=dist.metadata["Name"],
         version=dist.version or "",
         requires=tuple(line for line in dist.requires or () if "extra ==" not in line),
         is_cuda_build=is_cuda_build(dist) if is_core else pins.is_cuda_torch(dist),
-        unmet=tuple(unmet_requirements(dist)) if is_core else (),
+        unmet=lacks(name).unmet if is_core else (),
+        torn=torn(dist) if is_core or name in pins.stack() else "",
     )
-
-
-def _core_mismatches() -> tuple[Mismatch, ...] | None:
-    """The installed core's source against the contract; None where there is no core."""
-    core = installed_core()
-    return None if core is None else tuple(check_folder(core))
 
 
 # -- CANN and the driver ----------------------------------------------------------------------
@@ -164,9 +161,13 @@ def _core_mismatches() -> tuple[Mismatch, ...] | None:
 def _values(file: Path) -> dict[str, str]:
     """KEY=VALUE lines of a file, without quotes and brackets; nothing where it cannot be read."""
     try:
-        lines = file.read_text(encoding="utf-8", errors="replace").splitlines()
+        return _read_values(file)
     except OSError:
         return {}
+
+
+def _read_values(file: Path) -> dict[str, str]:
+    lines = file.read_text(encoding="utf-8", errors="replace").splitlines()
     pairs = (line.partition("=") for line in lines if "=" in line)
     return {key.strip().lower(): value.strip().strip('"') for key, _, value in pairs}
 
@@ -243,9 +244,14 @@ def find_driver(root: Path) -> Driver | None:
     install = _values(root / "etc/ascend_install.info")
     base = install.get("driver_install_path_param", "/usr/local/Ascend")
     file = root / base.lstrip("/") / "driver/version.info"
-    values = _values(file)
-    if not values.get("version"):
+    try:
+        values = _read_values(file)
+    except (FileNotFoundError, NotADirectoryError):
         return None
+    except OSError as error:
+        return Driver("", "", str(file), error=error.strerror or str(error))
+    if not values.get("version"):
+        return Driver("", "", str(file), error="it names no Version=")
     return Driver(values["version"], values.get("ascendhal_version", ""), str(file))
 
 

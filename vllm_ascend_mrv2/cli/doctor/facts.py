@@ -14,8 +14,9 @@ from vllm_ascend_mrv2.compat.contract.check import Mismatch
 class Dist:
     """An installed distribution: its name as pip prints it, version, and requirement lines.
 
-    is_cuda_build: whether it requires CUDA's packages. Of vLLM only: unmet, what it requires and is
-    not installed, as after an interrupted installation.
+    is_cuda_build: whether it requires CUDA's packages. torn: what of it is not there, as after an
+    interrupted installation, or "". unmet: what it and what it requires need, and is not installed,
+    or not whole; of vLLM only.
     """
 
     name: str
@@ -23,6 +24,7 @@ class Dist:
     requires: tuple[str, ...] = ()
     is_cuda_build: bool = False
     unmet: tuple[str, ...] = ()
+    torn: str = ""
 
 
 @dataclass(frozen=True)
@@ -58,11 +60,15 @@ class Cann:
 
 @dataclass(frozen=True)
 class Driver:
-    """The NPU driver: package version, ascendhal version ("" where its file has none), file."""
+    """The NPU driver: package version, ascendhal version ("" where its file has none), file.
+
+    error: why its file, which is there, does not tell the version.
+    """
 
     version: str
     hal: str
     file: str
+    error: str = ""
 
 
 @dataclass(frozen=True)
@@ -96,5 +102,6 @@ class Facts:
     environ: Mapping[str, str] = field(default_factory=dict)
     no_folders: tuple[str, ...] = ()  # variables that name a toolkit's folder, which is not there
     probe: TorchProbe = TorchProbe()
+    core_folder: str = ""  # the `vllm/` that would be imported, whatever brought it
     core_mismatches: tuple[Mismatch, ...] | None = None  # None: there is no core to look at
     device_probes: tuple[DeviceProbe, ...] | None = None  # None: not asked for, (): no device

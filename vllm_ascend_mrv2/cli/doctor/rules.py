@@ -3,10 +3,9 @@
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 
 from packaging.requirements import Requirement
@@ -24,8 +23,7 @@ _SELECT = (
     'eval "$(vllm-ascend-mrv2 emulator env)"'
 )
 _SHOWN_MISMATCHES = 5
-# How alike the part after our prefix must be to a switch's for it to be meant, 1 being the same.
-_ALIKE = 0.7
+_EMULATORS = "ASCEND_EMU_"
 # What torch-npu takes from CANN. Of what CANN takes from elsewhere its own error has the names.
 _CANNS_LIBRARY = r"lib(?:ascend\w*|acl_\w+|hccl|hcomm|ge_\w+|graph|opapi|nnopbase)\.so[.\d]*"
 _CANNS_SYMBOL = r"(?:[Aa]cl|Hccl|_ZNK?2ge)\w*"
@@ -70,21 +68,37 @@ def _versions(facts: Facts) -> dict[str, str]:
 
 
 def _is_plain_core(facts: Facts) -> bool:
-    """Whether vLLM is there, from its own distribution alone, whole, and without CUDA."""
-    return [(d.name, d.is_cuda_build, d.unmet) for d in facts.cores] == [("vllm", False, ())]
+    """Whether vLLM is there, from its own distribution alone, and without CUDA."""
+    return [(d.name, d.is_cuda_build) for d in facts.cores] == [("vllm", False)]
 
 
 def _has_cuda_torch(facts: Facts) -> bool:
     return facts.torch is not None and facts.torch.is_cuda_build
 
 
+def _is_incomplete(facts: Facts) -> bool:
+    """Whether something of the set, or of what vLLM requires, is missing or not whole."""
+    found = [dist for dist in (*facts.cores, facts.torch, facts.torch_npu) if dist is not None]
+    return any(dist.torn or dist.unmet for dist in found)
+
+
+def _nearest(facts: Facts) -> pins.CorePin:
+    return pins.nearest(_versions(facts).get("vllm"))
+
+
 def install_command(pin: pins.CorePin, facts: Facts) -> str:
-    """What to type for that set; told to replace where another is there."""
-    found = _versions(facts)
-    others = [name for name, version in found.items() if pins.public(version) != pin.versions[name]]
-    is_another_core = "vllm" in found and not _is_plain_core(facts)
-    is_another = bool(others) or _has_cuda_torch(facts) or is_another_core
-    return pins.install_command(pin) + (" --replace" if is_another else "")
+    """What to type for that set; told to replace where another is there, as `install-core` asks."""
+    torches = {"torch": facts.torch, "torch-npu": facts.torch_npu}
+    is_another = any(
+        dist is not None and not dist.torn and pins.public(dist.version) != pin.versions[name]
+        for name, dist in torches.items()
+    )
+    is_another_core = bool(facts.cores) and (
+        not _is_plain_core(facts)
+        or (not facts.cores[0].torn and facts.cores[0].version != pin.vllm)
+    )
+    replaces = is_another or _has_cuda_torch(facts) or is_another_core
+    return pins.install_command(pin) + (" --replace" if replaces else "")
 
 
 # -- topics -----------------------------------------------------------------------------------
@@ -102,11 +116,10 @@ def versions(facts: Facts) -> Iterator[Finding]:
         if is_verified(facts):
             yield _ok("versions", f"{shown}: verified on {pin.verified}")
         else:
-            yield Finding(
-                Level.NOTE, "versions", f"{shown}: of a verified set, but in another build"
-            )
+            but = "not whole, see below" if _is_incomplete(facts) else "in another build"
+            yield Finding(Level.NOTE, "versions", f"{shown}: of a verified set, but {but}")
         return
-    near = pins.nearest(found.get("vllm"))
+    near = _nearest(facts)
     wanted = ", ".join(f"{name} {want}" for name, want in near.versions.items())
     yield _problem(
         "versions",
@@ -118,11 +131,13 @@ def versions(facts: Facts) -> Iterator[Finding]:
 def torch_pair(facts: Facts) -> Iterator[Finding]:
     """Whether torch-npu is built for this torch, and both can be imported."""
     torch, npu = facts.torch, facts.torch_npu
-    near = pins.nearest(_versions(facts).get("vllm"))
-    both = install_command(near, facts)
+    both = install_command(_nearest(facts), facts)
     if torch is None or npu is None:
         missing = " and ".join(n for n, d in (("torch", torch), ("torch-npu", npu)) if d is None)
         yield _problem("torch", f"{missing}: not installed", both)
+        return
+    if halves := [f"{d.name} {d.version} ({d.torn})" for d in (torch, npu) if d.torn]:
+        yield _problem("torch", f"not installed whole: {' and '.join(halves)}", both)
         return
     for line in npu.requires:
         needs = Requirement(line)
@@ -151,7 +166,7 @@ def torch_pair(facts: Facts) -> Iterator[Finding]:
         )
         yield _problem(
             "torch",
-            f"`import torch, torch_npu` fails: {error}",
+            f"`import torch, torch_npu` fails: {_emulators_refusal(error)[0]}",
             import_step(error, facts.cann) or again,
         )
         return
@@ -182,24 +197,29 @@ def import_step(error: str, cann: Cann | None) -> str:
 
 def core(facts: Facts) -> Iterator[Finding]:
     """Which distribution brings vLLM, and which build it is."""
+    again = install_command(_nearest(facts), facts)
     if not facts.cores:
-        yield _problem("vLLM", "not installed", "vllm-ascend-mrv2 install-core")
+        half = f": {facts.core_folder} has no metadata, as after an interrupted installation"
+        yield _problem("vLLM", f"not installed{half if facts.core_folder else ''}", again)
         return
     names = [dist.name for dist in facts.cores]
     shown = " and ".join(f"{dist.name} {dist.version}" for dist in facts.cores)
     if names != ["vllm"]:
+        afresh = install_command(_nearest(facts), replace(facts, cores=()))
         yield _problem(
             "vLLM",
             f"the package `vllm` is brought by {shown}"
             + ("; they overwrite each other's files" if len(names) > 1 else ", another build"),
-            f"pip uninstall -y {' '.join(names)} && vllm-ascend-mrv2 install-core",
+            f"pip uninstall -y {' '.join(names)} && {afresh}",
         )
+    elif half := facts.cores[0].torn:
+        yield _problem("vLLM", f"{shown} is not installed whole: {half}", again)
     elif facts.cores[0].is_cuda_build:
         yield _problem(
             "vLLM",
             f"{shown} is the CUDA build: it requires CUDA's packages, and its kernels never run "
             "here",
-            "vllm-ascend-mrv2 install-core --replace",
+            again,
         )
     elif unmet := facts.cores[0].unmet:
         some = ", ".join(unmet[:_SHOWN_MISMATCHES])
@@ -207,7 +227,7 @@ def core(facts: Facts) -> Iterator[Finding]:
             "vLLM",
             f"{shown} lacks {len(unmet)} of the packages that it requires ({some}), as after an "
             "interrupted installation",
-            f"vllm-ascend-mrv2 install-core {facts.cores[0].version}",
+            again,
         )
     else:
         yield _ok("vLLM", f"{shown}, without CUDA")
@@ -216,10 +236,9 @@ def core(facts: Facts) -> Iterator[Finding]:
 def symbols(facts: Facts) -> Iterator[Finding]:
     """Whether the installed core has every name that this plugin relies on."""
     wrong = facts.core_mismatches
-    if wrong is None:
-        return
-    near = pins.nearest(_versions(facts).get("vllm"))
-    again = f"{pins.install_command(near)} --replace"
+    if wrong is None or not facts.cores or any(core.torn for core in facts.cores):
+        return  # half a core lacks most of them: one cause, one step
+    again = f"{pins.install_command(_nearest(facts))} --replace"
     if not wrong:
         yield _ok("core symbols", "every name of vLLM that this plugin relies on is as expected")
     for mismatch in wrong[:_SHOWN_MISMATCHES]:
@@ -302,17 +321,16 @@ def cann(facts: Facts) -> Iterator[Finding]:
             f"card: {ON_EMULATED}",
         )
         return
-    version = found.version or "of unknown version"
+    version = found.version or "one of unknown version"
+    is_older = not found.is_emulated and _numbers(found.version) < _numbers(want)
+    than = f"; the tests ran on {want}, and torch-npu may call what an older one lacks"
+    older = than if is_older and found.version else ""
     library = f"{version} in {found.home}: its" if found.home else "a"
     select = f"source {found.set_env}" if found.set_env else _SELECT
     source = f"{select}; if that does not help, " if found.home else ""
     if not found.is_loaded and found.is_emulated and found.is_on_path:
-        name = match[0] if (match := re.search(r"\bASCEND_EMU_\w+", found.load_error)) else ""
-        yield _problem(
-            "CANN",
-            f"the emulated device refuses its settings: {found.load_error}",
-            f"correct {name or 'what it names'}, or unset it",
-        )
+        says, step = _emulators_refusal(found.load_error)
+        yield _problem("CANN", f"the emulated device refuses its settings: {says}", step)
     elif not found.is_loaded and "libascend_hal.so: cannot open" in found.load_error:
         yield _problem(
             "CANN",
@@ -324,8 +342,8 @@ def cann(facts: Facts) -> Iterator[Finding]:
     elif not found.is_loaded and not found.is_on_path:
         yield _problem(
             "CANN",
-            f"{version} is in {found.home}, but the loader does not find its libascendcl.so",
-            select,
+            f"{version} is in {found.home}, but the loader does not find its libascendcl.so{older}",
+            f"{select}; better, install CANN {want}" if older else select,
         )
     elif not found.is_loaded:
         yield _problem(
@@ -335,15 +353,24 @@ def cann(facts: Facts) -> Iterator[Finding]:
         )
     elif found.is_emulated:
         yield _ok("CANN", f"{version}, emulated, in {found.home}")
-    elif _numbers(found.version) < _numbers(want):
+    elif is_older:
         yield _problem(
             "CANN",
-            f"{version} in {found.home}; the tests ran on {want}, and torch-npu may call what an "
-            "older one lacks",
+            f"{version} in {found.home}{than}",
             f"install CANN {want} and source its set_env.sh",
         )
     else:
         yield _ok("CANN", f"{version} in {found.home}")
+
+
+def _emulators_refusal(error: str) -> tuple[str, str]:
+    """What the emulated device says, without its list of all names, and the next step."""
+    says, _, names = error.partition(": unset it, or take one of ")
+    match = re.search(rf"\b{_EMULATORS}\w+", says)
+    name = match[0] if match else ""
+    if names:
+        return says, f"{envs.meant(name, names.split(), _EMULATORS)}unset {name}"
+    return error, f"correct {name or 'what it names'}, or unset it"
 
 
 def driver(facts: Facts) -> Iterator[Finding]:
@@ -361,6 +388,13 @@ def driver(facts: Facts) -> Iterator[Finding]:
     )
     if (found := facts.driver) is None:
         yield _problem("driver", "no NPU driver: driver/version.info was not found", upgrade)
+        return
+    if found.error:
+        yield _problem(
+            "driver",
+            f"of unknown version: {found.file} cannot be read: {found.error}",
+            f"let this user read the file; if it is damaged, {upgrade}",
+        )
         return
     hal = facts.cann.required_driver_hal if facts.cann else ""
     if hal and found.hal and _numbers(found.hal) < _numbers(hal):
@@ -416,11 +450,10 @@ def devices(facts: Facts) -> Iterator[Finding]:
 def switches(facts: Facts) -> Iterator[Finding]:
     """Environment variables that this plugin does not know, or that contradict it."""
     wrong: list[tuple[str, str]] = []  # what is wrong, the next step
-    known = {switch.name.removeprefix(envs.PREFIX): switch.name for switch in envs.SWITCHES}
-    for name in envs.unknown_switches(facts.environ):
-        near = difflib.get_close_matches(name.removeprefix(envs.PREFIX), known, 1, _ALIKE)
-        mend = f"did you mean {known[near[0]]}? " if near else ""
-        wrong.append((f"{name} is no switch of this plugin", f"{mend}unset {name}"))
+    wrong += [
+        (f"{name} is no switch of this plugin", envs.mend_unknown(name))
+        for name in envs.unknown_switches(facts.environ)
+    ]
     for switch in envs.SWITCHES:
         try:
             switch.read(facts.environ)
@@ -440,15 +473,18 @@ def switches(facts: Facts) -> Iterator[Finding]:
         why = "a forked child cannot use a device that its parent initialised"
         wrong.append((f"VLLM_WORKER_MULTIPROC_METHOD=fork: {why}", "unset it, or set it to spawn"))
     emulated = facts.cann is not None and facts.cann.is_emulated
-    idle = sorted(name for name in facts.environ if name.startswith("ASCEND_EMU_"))
+    idle = sorted(name for name in facts.environ if name.startswith(_EMULATORS))
     if idle and not emulated:
+        does = "does" if len(idle) == 1 else "do"
         yield Finding(
-            Level.NOTE, "switches", f"{', '.join(idle)} do nothing: the device is not emulated"
+            *(Level.NOTE, "switches"),
+            f"{', '.join(idle)} {does} nothing: the device is not emulated",
         )
     for says, next_step in wrong:
         yield _problem("switches", says, next_step)
     if not wrong:
-        ours = [f"{name}={facts.environ[name]}" for name in known.values() if name in facts.environ]
+        names = [switch.name for switch in envs.SWITCHES if switch.name in facts.environ]
+        ours = [f"{name}={facts.environ[name]}" for name in names]
         yield _ok("switches", ", ".join(ours) or "all at their defaults")
 
 
@@ -509,4 +545,5 @@ def diagnose(facts: Facts) -> list[Finding]:
 def is_verified(facts: Facts) -> bool:
     """Whether vLLM, torch and torch-npu are a verified set, in the builds that were tested."""
     is_set = pins.matching(_versions(facts).get) is not None
-    return is_set and _is_plain_core(facts) and not _has_cuda_torch(facts)
+    is_other_build = not _is_plain_core(facts) or _has_cuda_torch(facts)
+    return is_set and not is_other_build and not _is_incomplete(facts)
