@@ -197,19 +197,20 @@ def port_step(host: str, port: str) -> Step:
             asked = socket.getaddrinfo(host, int(port), type=socket.SOCK_STREAM)
         except socket.gaierror as error:
             return f"HOST={host} is no host: {error.strerror}. Name one of this machine's."
-        for family, kind, protocol, _, address in asked[:1]:
-            with socket.socket(family, kind, protocol) as tried:
-                tried.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-                try:
-                    tried.bind(address)
-                except OSError as error:
-                    if error.errno == errno.EADDRINUSE:
-                        other = int(port) % 65535 + 1
-                        return (
-                            f"{where} is in use by another program. End that, or take another: "
-                            f"make serve PORT={other}"
-                        )
+        # vLLM, too, takes IPv4 where a host has both.
+        family, kind, _, _, address = min(asked, key=lambda found: found[0] != socket.AF_INET)
+        with socket.socket(family, kind) as tried:
+            tried.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                tried.bind(address)
+            except OSError as error:
+                if error.errno != errno.EADDRINUSE:
                     return f"{where} cannot be had: {error.strerror}. Name others."
+                other = int(port) % 65535 + 1
+                return (
+                    f"{where} is in use by another program. End that, or take another: "
+                    f"make serve PORT={other}"
+                )
         return ""
 
     def work() -> None:

@@ -42,7 +42,8 @@ def test_a_folder_of_nobody_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     assert ended.exit_code == 1
     assert ended.output.splitlines() == [
         f"error: {envs.CACHE.name}='~nobody-of-this-name/x' is not known.",
-        "  why: it takes a folder. Unset it or correct it.",
+        "  why: it takes a folder",
+        "  do:  Unset it or correct it.",
     ]
 
 

@@ -78,7 +78,10 @@ def _install_torch(pin: CorePin, wanted: dict[str, str], options: list[str] | No
                 do="put its wheel into a folder, and name that in PIP_FIND_LINKS",
             )
         requirements = [f"torch=={pin.torch}+cpu", *options, *requirements[1:]]
-    say(f"{' and '.join(wanted)}: about 300 MB, torch without CUDA.")
+    say(
+        f"{' and '.join(wanted)}: about 300 MB, torch without CUDA: "
+        "a minute or two on two idle cores."
+    )
     _pip("Installing torch and torch-npu", requirements, {})
 
 
@@ -142,7 +145,7 @@ def install(version: str = "", *, replace: bool = False) -> None:
     if is_built:
         say(
             f"vLLM {want} from its source distribution (45 MB), built without device "
-            "kernels: about a minute, most of it unpacking torch into pip's build environment."
+            "kernels: about a minute on two idle cores, most of it unpacking torch for pip's build."
         )
         _pip(
             "Building vLLM",
@@ -159,7 +162,7 @@ def install(version: str = "", *, replace: bool = False) -> None:
                 "CARGO": "/nonexistent",
             },
         )
-    say("What vLLM requires (about 100 packages, 400 MB): about a minute.")
+    say("What vLLM requires (about 100 packages, 400 MB): about a minute on two idle cores.")
     with tempfile.TemporaryDirectory() as folder:
         constraints = Path(folder) / "constraints.txt"
         constraints.write_text(f"torch=={pin.torch}\n", encoding="utf-8")
@@ -185,16 +188,18 @@ def ensure_installed() -> None:
         )
         install()
         return
-    if core.version not in {pin.vllm for pin in pins.cores()} or is_cuda_build(core):
+    version = core.version or ""
+    is_pinned = version in {pin.vllm for pin in pins.cores()}
+    if not torn(core) and (not is_pinned or is_cuda_build(core)):
         return
     lacking = lacks(*pins.stack())
     if lacking != NOTHING:
         some = (*lacking.torn, *lacking.unmet)[:3]
         say(
-            f"vLLM {core.version} is not installed whole, with all that it requires "
+            f"vLLM {version} is not installed whole, with all that it requires "
             f"({', '.join(some)}): going on."
         )
-        install(core.version)
+        install(version if is_pinned else "")
 
 
 @click.command("install-core")

@@ -27,7 +27,8 @@ class _Group(click.Group):
             return super().invoke(context)
         except envs.SwitchError as error:
             name, _, why = str(error).partition("; ")
-            raise CliError(f"{name}.", why=why) from error
+            why, _, do = why.partition(". ")
+            raise CliError(f"{name}.", why=why, do=do) from error
 
 
 @click.group(cls=_Group, context_settings={"help_option_names": ["-h", "--help"]})

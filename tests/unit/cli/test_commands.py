@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import ast
 import os
 import re
 import signal
@@ -12,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+import vllm_ascend_mrv2
 from vllm_ascend_mrv2.cli.toolkit import source_dir
 
 CLI = [sys.executable, "-c", "from vllm_ascend_mrv2.cli.main import main; main()"]
@@ -187,6 +189,20 @@ def test_env_prints_exports_and_nothing_else(cache: dict[str, str]) -> None:
         "export LD_LIBRARY_PATH",
         "export PYTHONPATH",
     ]
+
+
+def test_every_refusal_says_what_to_do() -> None:
+    package = Path(vllm_ascend_mrv2.__file__).parent
+    without = [
+        f"{path.relative_to(package)}:{node.lineno}"
+        for path in package.rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.Call)
+        and isinstance(node.func, ast.Name)
+        and node.func.id == "CliError"
+        and "do" not in {keyword.arg for keyword in node.keywords}
+    ]
+    assert without == []
 
 
 def test_no_compiler(tmp_path: Path) -> None:

@@ -238,6 +238,9 @@ def test_run_and_doctor_see_it_too(installed: Environment) -> None:
     )
     installed.ensure_installed()
     assert installed.is_whole("torch-npu")
+    half_metadata(installed, "vllm")
+    installed.ensure_installed()
+    assert installed.is_whole("vllm")
     half_a_library(installed, "vllm")
     found = installed.findings()
     assert found["vLLM"] == (

@@ -110,6 +110,7 @@ def verify(folder: Path) -> None:
             f"{folder.name} does not hold: {len(problems)} "
             f"{'problem' if len(problems) == 1 else 'problems'}.",
             why="\n       ".join(problems),
+            do="Take the folder as it was committed; a run that is not whole has to be run again.",
         )
     commit = files.read_json(folder / "run.json")["protocol_commit"]
     if commit and provenance.git(folder, "cat-file", "-e", commit) is None:

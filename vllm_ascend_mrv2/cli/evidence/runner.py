@@ -246,7 +246,11 @@ def _run_client(
         process.wait(30)
     if code != 0:
         how = f"exit code {code}" if code is not None else f"not done after {limit_s:g} s"
-        raise CliError(f"The client failed: {how}.", why=f"its log is {log}")
+        raise CliError(
+            f"The client failed: {how}.",
+            why=f"its log is {log}",
+            do="Mend what the log says, and run the command again.",
+        )
     after = os.times()
     return (after.children_user - before.children_user) + (
         after.children_system - before.children_system
