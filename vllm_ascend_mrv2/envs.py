@@ -55,7 +55,7 @@ class SecondsSwitch(Switch):
 
     @property
     def takes(self) -> str:
-        return "a number of seconds above 0"
+        return "a finite number of seconds above 0"
 
     def is_valid(self, value: str) -> bool:
         try:

@@ -26,7 +26,7 @@ def test_an_unknown_value_is_refused() -> None:
 
 @pytest.mark.parametrize("value", ["abc", "", "0", "-1", "nan", "inf", "1e999"])
 def test_seconds_that_are_none_are_refused(value: str) -> None:
-    with pytest.raises(envs.SwitchError, match="it takes a number of seconds above 0"):
+    with pytest.raises(envs.SwitchError, match="it takes a finite number of seconds above 0"):
         envs.REPLAY_TIMEOUT_S.read({envs.REPLAY_TIMEOUT_S.name: value})
 
 

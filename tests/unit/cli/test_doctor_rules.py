@@ -534,7 +534,7 @@ def test_no_device_at_all() -> None:
         (
             *("VLLM_ASCEND_MRV2_REPLAY_TIMEOUT_S", "abc"),
             "VLLM_ASCEND_MRV2_REPLAY_TIMEOUT_S=abc is no value that it takes",
-            "set it to a number of seconds above 0, or unset it",
+            "set it to a finite number of seconds above 0, or unset it",
         ),
         (
             *("VLLM_WORKER_MULTIPROC_METHOD", "fork"),
