@@ -16,6 +16,7 @@ import pytest
 from tests.engine.server import Server
 from tests.engine.test_exactness import complete
 from tests.engine.test_faults import END_S, LIMIT_S, LONG, Stream, ask, ends
+from tests.engine.test_killed_server import LIMIT_S as LIMIT_AFTER_KILL_S
 from tests.engine.test_killed_server import kill_and_look
 from tests.parallel.ends import ranks, stops_and_leaves_nothing
 from tests.parallel.layouts import BY_NAME, MODES
@@ -102,10 +103,14 @@ def test_a_killed_rank_ends_the_server(
 
 @pytest.mark.parametrize(
     ("name", "busy"),
-    [("tp2", True), ("tp2", False), ("dp2", True), ("dp2", False), ("moe-dp2", True)],
+    [
+        *(("tp2", True), ("tp2", False), ("dp2", True), ("dp2", False)),
+        *(("moe-dp2", True), ("tp2-ray", True)),
+    ],
 )
 def test_a_killed_server_leaves_nothing(
     name: str, busy: bool, tiny: Callable[[str, str], Path], tmp_path: Path
 ) -> None:
     """Its ranks, their engines, and with data parallelism its API servers and their coordinator."""
-    kill_and_look(start(name, "graph", tiny, tmp_path / "log"), busy=busy)
+    server = start(name, "graph", tiny, tmp_path / "log")
+    kill_and_look(server, busy=busy, within_s=RAYS_END_S if "ray" in name else LIMIT_AFTER_KILL_S)
