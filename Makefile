@@ -34,7 +34,7 @@ CXX_FILES = $(shell find csrc -name '*.cpp' -o -name '*.h')
 export HF_HUB_OFFLINE := 1
 export VLLM_NO_USAGE_STATS := 1
 
-.PHONY: help setup serve test test-spec exactness test-parallel conformance lm-eval hazards order
+.PHONY: help setup serve test sanitize test-spec exactness test-parallel conformance lm-eval hazards order
 .PHONY: lint format bench evidence contract docs dist dist-compile test-install clean distclean
 .DEFAULT_GOAL := help
 
@@ -46,6 +46,7 @@ help:
 	@echo 'make test-parallel [PARALLEL_SEEDS=20] [ARGS=...]  every layout over several devices'
 	@echo 'make conformance [FILES="v1/worker/test_x.py ..."]  core'\''s own tests on this device'
 	@echo 'make lm-eval                lm-eval scores on this device and on the CPU'
+	@echo 'make sanitize               the emulator'\''s own C++ tests under ASan and TSan'
 	@echo 'make hazards [SEEDS=100]    the order checker on published failures'
 	@echo 'make order [ORDER_SEEDS="1 2 3"]  engine tests under adversarial scheduling, also pinned'
 	@echo 'make bench [ARGS=...]      counters and times, into build/bench'
@@ -121,6 +122,20 @@ SEEDS ?= 100
 hazards:
 	@$(RUNNABLE)
 	@SEEDS=$(SEEDS) PROGRAMS=10000 $(PYTEST) tests/device/hazards $(ARGS)
+
+# The emulator's C++ tests, over its C ABI and without torch, so that a sanitizer sees our code alone.
+SANITIZERS ?= address thread
+sanitize:
+	@$(RUNNABLE)
+	@for kind in $(SANITIZERS); do \
+	  $(BIN)/cmake -S csrc/emulator -B build/sanitize/$$kind -GNinja \
+	    -DCMAKE_MAKE_PROGRAM=$$PWD/$(BIN)/ninja -DEMU_SANITIZE=$$kind \
+	    -DOUTPUT_DIR=$$PWD/build/sanitize/$$kind/out \
+	    $$($(BIN)/python -c 'from vllm_ascend_mrv2.cli.toolkit import find_stack as f; s = f(); \
+	      print(f"-DTORCH_DIR={s.torch_dir} -DTORCH_NPU_DIR={s.torch_npu_dir}")') \
+	  && $(BIN)/ninja -C build/sanitize/$$kind \
+	  && $(BIN)/ctest --test-dir build/sanitize/$$kind --output-on-failure -j $(JOBS) || exit 1; \
+	done
 
 # The engine tests under the order checker and an adversarial scheduler, also with pinned memory.
 ORDER_SEEDS ?= 1 2 3

@@ -22,10 +22,6 @@ class TaskSchedule {
   // often than before other tasks: that is where a replay meets its update stream.
   void around_event();
 
-  // The delay for one task in microseconds: 15 of 16 tasks none, most others 50 us to 1 ms, a
-  // few up to 4 ms, so that whole batches of another stream's tasks overtake.
-  static uint32_t delay_us(uint64_t seed, int device, uint64_t stream, uint64_t task);
-
  private:
   const int device_;
   const uint64_t stream_;

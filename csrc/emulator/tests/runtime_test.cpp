@@ -16,8 +16,8 @@
 #include <vector>
 
 #include "runtime/api.h"
+#include "runtime/delay.h"
 #include "runtime/handles.h"
-#include "runtime/schedule.h"
 #include "tests/check.h"
 
 EMU_API void emu_counters_reset();
@@ -349,18 +349,16 @@ void failure() {
 void schedule_is_a_function_of_its_seed() {
   int delayed = 0;
   for (uint64_t task = 0; task < 4096; ++task) {
-    uint32_t us = emu::TaskSchedule::delay_us(1, 0, 3, task);
-    CHECK(us == emu::TaskSchedule::delay_us(1, 0, 3, task));
+    uint32_t us = emu::delay_us(1, 0, 3, task);
+    CHECK(us == emu::delay_us(1, 0, 3, task));
     CHECK(us <= 4000);
     delayed += us != 0;
   }
   CHECK(delayed > 180 && delayed < 340);  // about 1 in 16
   int differ = 0;
   for (uint64_t task = 0; task < 256; ++task) {
-    differ +=
-        emu::TaskSchedule::delay_us(1, 0, 3, task) != emu::TaskSchedule::delay_us(2, 0, 3, task);
-    differ +=
-        emu::TaskSchedule::delay_us(1, 0, 3, task) != emu::TaskSchedule::delay_us(1, 0, 4, task);
+    differ += emu::delay_us(1, 0, 3, task) != emu::delay_us(2, 0, 3, task);
+    differ += emu::delay_us(1, 0, 3, task) != emu::delay_us(1, 0, 4, task);
   }
   CHECK(differ > 20);
 }
