@@ -423,10 +423,13 @@ void killed() {
       constexpr size_t kCount = size_t{64} << 20;
       void* buffer = nullptr;
       OK(aclrtMalloc(&buffer, kCount, ACL_MEM_MALLOC_HUGE_FIRST));
-      for (int i = 0; i < 100; ++i) {
-        HCCL_OK(HcclAllReduce(buffer, buffer, kCount, HCCL_DATA_TYPE_INT8, HCCL_REDUCE_SUM,
-                              rank.comm, rank.stream));
+      // Once the device has seen that the other is gone, it takes no more.
+      HcclResult submitted = HCCL_SUCCESS;
+      for (int i = 0; i < 100 && submitted == HCCL_SUCCESS; ++i) {
+        submitted = HcclAllReduce(buffer, buffer, kCount, HCCL_DATA_TYPE_INT8, HCCL_REDUCE_SUM,
+                                  rank.comm, rank.stream);
       }
+      CHECK(submitted == HCCL_SUCCESS || each == 0);
       if (each == 1) {
         sleep_ms(100);
         std::raise(SIGKILL);
