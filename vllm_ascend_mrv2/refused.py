@@ -10,16 +10,26 @@ from __future__ import annotations
 import sys
 from types import TracebackType
 
+_lines: dict[str, None] = {}  # in the order in which they were said
+
 
 def end_with(line: str) -> None:
     """Let this process, where an exception with `line` in its text ends it, print the line alone.
 
-    Every other exception is shown as before.
+    Every other exception is shown as before. A program may be refused often, and go on: what shows
+    exceptions is put in place once.
     """
+    if not _lines:
+        _install()
+    _lines[line] = None
+
+
+def _install() -> None:
     shown_before = sys.excepthook
 
     def show(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
-        if line in str(error):
+        text = str(error)
+        if (line := next((known for known in _lines if known in text), None)) is not None:
             print(f"error: {line}", file=sys.stderr, flush=True)
         else:
             shown_before(kind, error, trace)

@@ -96,15 +96,11 @@ def _models(config: VllmConfig) -> list[tuple[ModelConfig, str]]:
 
 
 def _quantization(config: VllmConfig) -> str | None:
+    model: ModelConfig
     for model, role in _models(config):
-        if (method := _quantization_of(model)) is not None:
-            return f"quantization={method} of the {role}"
+        if model.quantization is not None:
+            return f"quantization={model.quantization} of the {role}"
     return None
-
-
-def _quantization_of(model: ModelConfig) -> str | None:
-    method: str | None = model.quantization
-    return method
 
 
 def _kv_cache_dtype(config: VllmConfig) -> str | None:

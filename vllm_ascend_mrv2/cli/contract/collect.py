@@ -193,8 +193,8 @@ class _Uses(ast.NodeVisitor):
         self.stand_ins = stand_ins or {}
         self.uses: list[Use] = []
         self._own_values: dict[str, dict[str, Target]] = {}
+        # What names hold; `name[]`: what the elements of that sequence are.
         self.scopes: list[dict[str, Target]] = [{}]
-        self.elements: list[dict[str, Target]] = [{}]  # what sequences of that name hold
         self.owners: list[str] = []  # classes around the node
         self.done: set[ast.AST] = set()  # inner parts of a chain that was recorded as a whole
 
@@ -302,18 +302,15 @@ class _Uses(ast.NodeVisitor):
         if any(dotted(decorator)[-1:] == ("serves",) for decorator in node.decorator_list):
             return  # for other cores than the reference: see compat/differences.py
         held: dict[str, Target] = {}
-        elements: dict[str, Target] = {}
         for argument in (*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs):
             if (found := self._annotated(argument.annotation)) is not None:
                 held[argument.arg] = found
             elif (found := self._annotated(element(argument.annotation))) is not None:
-                elements[argument.arg] = found
+                held[argument.arg + ELEMENT] = found
         if len(self.scopes) == 1 and node.name in self.stand_ins:
             held[node.args.args[0].arg] = self.stand_ins[node.name]
         self.scopes.append(held)
-        self.elements.append(elements)
         self.generic_visit(node)
-        self.elements.pop()
         self.scopes.pop()
 
     visit_AsyncFunctionDef = visit_FunctionDef  # noqa: N815
@@ -340,7 +337,8 @@ class _Uses(ast.NodeVisitor):
         if not isinstance(target, ast.Name):
             return
         self.scopes[-1].pop(target.id, None)
-        known = [e[over.id] for e in self.elements if isinstance(over, ast.Name) and over.id in e]
+        name = over.id + ELEMENT if isinstance(over, ast.Name) else ""
+        known = [scope[name] for scope in self.scopes if name in scope]
         found = known[-1:] or [t.then(ELEMENT) for t in self.resolve(over) if t.instance_of]
         if len(found) == 1:
             self.scopes[-1][target.id] = found[0]

@@ -111,14 +111,19 @@ def argument_annotation(method: Function, value: ast.AST | None) -> ast.expr | N
     return next((a.annotation for a in arguments if name == (a.arg,)), None)
 
 
-def kept_arguments(method: Function) -> Iterator[tuple[str, ast.expr | None]]:
-    """Each `self.NAME = ARGUMENT` of a method: the name, and the argument's annotation."""
+def set_on_self(method: Function) -> Iterator[tuple[str, ast.AST]]:
+    """Each name that a method binds on `self`, and the statement that does."""
     for node in ast.walk(method):
-        if not isinstance(node, ast.Assign):
-            continue
         for target in targets(node):
             if dotted(target)[:1] == ("self",) and len(dotted(target)) == 2:
-                yield dotted(target)[1], argument_annotation(method, node.value)
+                yield dotted(target)[1], node
+
+
+def kept_arguments(method: Function) -> Iterator[tuple[str, ast.expr | None]]:
+    """Each `self.NAME = ARGUMENT` of a method: the name, and the argument's annotation."""
+    for name, node in set_on_self(method):
+        if isinstance(node, ast.Assign):
+            yield name, argument_annotation(method, node.value)
 
 
 def signature(node: Function) -> Signature:
@@ -449,10 +454,8 @@ def _members(node: ast.ClassDef) -> dict[str, ast.AST]:
                 found.setdefault(target.id, line)
     for method in statements(node.body):
         if isinstance(method, _FUNCTIONS):
-            for inner in ast.walk(method):
-                for target in targets(inner):
-                    if dotted(target)[:1] == ("self",) and len(dotted(target)) == 2:
-                        inner._method = method  # type: ignore[attr-defined]
-                        found.setdefault(dotted(target)[1], inner)
+            for name, inner in set_on_self(method):
+                inner._method = method  # type: ignore[attr-defined]
+                found.setdefault(name, inner)
     node._members = found  # type: ignore[attr-defined]
     return found
